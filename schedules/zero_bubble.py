@@ -1,0 +1,45 @@
+"""Zero Bubble: the weight gradients leave the backward and fill the bubbles.
+
+Qi et al. 2024, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241. B splits
+into I, which the previous rank waits for, and W, which nobody does. Rank r of
+ZB-H1 runs r input gradients ahead of its weight gradients, which keeps the
+memory of 1F1B and shortens the drain.
+"""
+
+from tracegen.order import Cell, Order, Pipe, Slot, W
+from tracegen.schedule import schedule
+
+
+@schedule("zb-h1", paper="arXiv:2401.10241", aliases=("zero-bubble", "zb", "zb1p", "zb-1p"))
+def zb_h1(rank: int, pipe: Pipe) -> Order:
+    """ZB-H1: 1F1B with its weight gradients moved into the drain, at 1F1B's memory."""
+    R, M = pipe.num_ranks, pipe.num_microbatches
+    (stage,) = pipe.stages(rank)
+    return with_late_weights([stage.F] * M, [stage.I] * M, warmup=R - 1 - rank, late=rank)
+
+
+@schedule(
+    "interleaved-zb",
+    paper="arXiv:2401.10241",
+    stages_per_rank=None,
+    needs="m a multiple of max(1, m div p)",
+    aliases=("interleaved-zero-bubble",),
+)
+def interleaved_zb(rank: int, pipe: Pipe) -> Order:
+    """ZB-H1 over the rounds of interleaved 1F1B, as torch's ScheduleInterleavedZeroBubble."""
+    R, M, V = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank
+    group = pipe.round_length
+    stages = pipe.stages(rank)
+    forwards = [stages[k // group % V].F for k in range(M * V)]
+    inputs = [stages[V - 1 - k // group % V].I for k in range(M * V)]
+    return with_late_weights(forwards, inputs, warmup=(V - 1) * group + R - 1 - rank, late=rank)
+
+
+def with_late_weights(forwards: list[Slot], inputs: list[Slot], warmup: int, late: int) -> Order:
+    """One forward for each input gradient after the warm-up; each W follows `late` I behind."""
+    count = len(inputs)
+    warmup, late = min(warmup, count), min(late, count)
+    order: list[Cell] = [*forwards[:warmup]]
+    for k, backward_input in enumerate(inputs):
+        order += forwards[warmup + k : warmup + k + 1] + [backward_input] + [W] * (k >= late)
+    return order + [W] * late

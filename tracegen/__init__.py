@@ -1,0 +1,1 @@
+"""Compile, replay, execute and trace pipeline-parallel training schedules."""

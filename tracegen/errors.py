@@ -1,0 +1,41 @@
+"""Every error tracegen raises on bad input. All derive from TracegenError."""
+
+
+class TracegenError(Exception):
+    """Bad input from the user: the command line prints the message, without a traceback."""
+
+
+class ScheduleError(TracegenError):
+    """A schedule is unknown, refuses the size it was asked for, or its file cannot be used."""
+
+
+class UnknownSchedule(ScheduleError):
+    """No shipped, installed or given schedule has that name."""
+
+
+class ProgramError(TracegenError):
+    """A program is incomplete, misplaced or out of order.
+
+    Attributes:
+        problems: every violation found, each one line.
+    """
+
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self.problems = problems
+        shown = problems[:5]
+        if len(problems) > len(shown):
+            shown = [*shown, f"and {len(problems) - len(shown)} more"]
+        joint = "\n  " if len(shown) > 1 else " "
+        super().__init__(f"{where}:{joint}" + "\n  ".join(shown))
+
+
+class DeadlockError(ProgramError):
+    """A program that cannot finish: its actions wait for each other in a cycle."""
+
+
+class CostError(TracegenError):
+    """A cost is no usable number, contradicts another or names something that is not there."""
+
+
+class FileError(TracegenError):
+    """A file cannot be read, understood or written."""

@@ -1,0 +1,342 @@
+"""The action IR: what each rank does, in order. No timing, no tensors, no I/O.
+
+The text form is that of torch.distributed.pipelining, so `2F0` is the forward
+of microbatch 0 on stage 2 and a written program can be loaded by torch.
+
+A Program keeps its actions as columns of integers, one code an action, so that
+ten million of them fit; Action, Overlap and StageAction are the views that
+people read. A code holds microbatch, stage and kind in one integer:
+`microbatch << 24 | stage << 8 | kind`.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, overload
+
+from tracegen.errors import ScheduleError
+
+
+class Kind(StrEnum):
+    """What an action does; the value is its name in the text form."""
+
+    FORWARD = "F"
+    FULL_BACKWARD = "B"  # I and W in one
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+    SEND_F = "SEND_F"
+    RECV_F = "RECV_F"
+    SEND_B = "SEND_B"
+    RECV_B = "RECV_B"
+    UNSHARD = "UNSHARD"
+    RESHARD = "RESHARD"
+    REDUCE_GRAD = "REDUCE_GRAD"
+
+    @property
+    def is_compute(self) -> bool:
+        return KINDS.index(self) <= W
+
+    @property
+    def of_whole_stage(self) -> bool:
+        """Whether this concerns a stage and no microbatch."""
+        return self in (Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
+
+    @property
+    def starts_backward(self) -> bool:
+        """Whether this sends an input gradient to the previous stage."""
+        return self in (Kind.FULL_BACKWARD, Kind.BACKWARD_INPUT)
+
+
+KINDS = tuple(Kind)
+NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+# The kind's number is the low byte of a code. Compute kinds come first.
+F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD = range(len(KINDS))
+
+STAGE_SHIFT, MICROBATCH_SHIFT = 8, 24
+KIND_MASK, STAGE_MASK = 0xFF, 0xFFFF
+MAX_STAGES = STAGE_MASK + 1
+NO_MATE = -1
+
+
+def encode(stage: int, kind: int, microbatch: int) -> int:
+    """The code of an action; kind is F, B, I, W or another kind's number."""
+    return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT | kind
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One unit of work of one rank, for one microbatch."""
+
+    stage: int
+    kind: Kind
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+    @property
+    def code(self) -> int:
+        return encode(self.stage, NUMBER[self.kind], self.microbatch)
+
+
+@dataclass(frozen=True, slots=True)
+class StageAction:
+    """What a rank does to a whole stage, such as `3REDUCE_GRAD`."""
+
+    stage: int
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}"
+
+    @property
+    def code(self) -> int:
+        return encode(self.stage, NUMBER[self.kind], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A forward and a backward that the rank runs as one block."""
+
+    forward: Action
+    backward: Action
+
+    def __str__(self) -> str:
+        return f"({self.forward};{self.backward})OVERLAP_F_B"
+
+
+Step = Action | StageAction | Overlap
+
+_ACTION = re.compile(r"(\d+)([FBIW]|SEND_F|RECV_F|SEND_B|RECV_B)(\d+)")
+_STAGE_ACTION = re.compile(r"(\d+)(UNSHARD|RESHARD|REDUCE_GRAD)")
+_OVERLAP = re.compile(r"\((\d+F\d+);(\d+[BI]\d+)\)OVERLAP_F_B")
+
+
+def parse(text: str) -> Step:
+    """Read the text form, such as `2F0` or `(3F5;0B2)OVERLAP_F_B`.
+
+    Raises:
+        ScheduleError: if text is not exactly one action.
+    """
+    if match := _ACTION.fullmatch(text):
+        return Action(_stage(match[1]), Kind(match[2]), int(match[3]))
+    if match := _STAGE_ACTION.fullmatch(text):
+        return StageAction(_stage(match[1]), Kind(match[2]))
+    if match := _OVERLAP.fullmatch(text):
+        forward, backward = parse(match[1]), parse(match[2])
+        assert isinstance(forward, Action)
+        assert isinstance(backward, Action)
+        return Overlap(forward, backward)
+    raise ScheduleError(
+        f"{text!r} is not an action; expected <stage><F|B|I|W><microbatch>, such as 2F0, "
+        "<stage><SEND_F|RECV_F|SEND_B|RECV_B><microbatch>, <stage><UNSHARD|RESHARD|REDUCE_GRAD> "
+        "or (3F5;0B2)OVERLAP_F_B"
+    )
+
+
+def _stage(text: str) -> int:
+    stage = int(text)
+    if stage >= MAX_STAGES:
+        raise ScheduleError(f"stage {stage} is out of range; stages are 0 to {MAX_STAGES - 1}")
+    return stage
+
+
+def decode(code: int) -> Action | StageAction:
+    """The action of a code."""
+    kind = KINDS[code & KIND_MASK]
+    stage = code >> STAGE_SHIFT & STAGE_MASK
+    if kind.of_whole_stage:
+        return StageAction(stage, kind)
+    return Action(stage, kind, code >> MICROBATCH_SHIFT)
+
+
+class Stream(Sequence[Step]):
+    """What one rank does, in order: a view of the columns of a Program.
+
+    Attributes:
+        codes: a code for each step; of a pair, its forward's.
+        mates: the code of the backward half of each step that is a pair, else NO_MATE.
+    """
+
+    __slots__ = ("codes", "mates")
+
+    def __init__(self, codes: array[int], mates: array[int]) -> None:
+        assert len(codes) == len(mates)
+        self.codes, self.mates = codes, mates
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Stream:
+        codes, mates = array("q"), array("q")
+        for step in steps:
+            if isinstance(step, Overlap):
+                codes.append(step.forward.code)
+                mates.append(step.backward.code)
+            else:
+                codes.append(step.code)
+                mates.append(NO_MATE)
+        return cls(codes, mates)
+
+    def halves(self) -> Iterator[tuple[int, int]]:
+        """(position, code) of every action, both halves of a pair at one position."""
+        for at, (code, mate) in enumerate(zip(self.codes, self.mates, strict=True)):
+            yield at, code
+            if mate != NO_MATE:
+                yield at, mate
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | list[Step]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        step, mate = decode(self.codes[index]), self.mates[index]
+        if mate == NO_MATE:
+            return step
+        backward = decode(mate)
+        assert isinstance(step, Action)
+        assert isinstance(backward, Action)
+        return Overlap(step, backward)
+
+    def __iter__(self) -> Iterator[Step]:
+        return (self[at] for at in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stream):
+            return NotImplemented
+        return self.codes == other.codes and self.mates == other.mates
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} steps: {' '.join(map(str, self[:4]))}{' ...' * (len(self) > 4)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which rank holds each stage, and the chains that the microbatches run along.
+
+    Attributes:
+        name: loop, v or bidirectional.
+        ranks: the rank of each stage.
+        chains: the stages of each chain in forward order; the m microbatches go
+            to the chains in equal runs, chain 0 first.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    chains: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.ranks)
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The rank's stages, in the order of chains and, in a chain, of the forward."""
+        return [stage for chain in self.chains for stage in chain if self.ranks[stage] == rank]
+
+    def microbatches_of(self, chain: int, num_microbatches: int) -> range:
+        n = len(self.chains)
+        return range(chain * num_microbatches // n, (chain + 1) * num_microbatches // n)
+
+    def chain_of_stages(self) -> list[int]:
+        """The chain of each stage."""
+        of = [0] * self.num_stages
+        for number, chain in enumerate(self.chains):
+            for stage in chain:
+                of[stage] = number
+        return of
+
+    def neighbours(self) -> tuple[list[int], list[int]]:
+        """The previous and the next stage of each stage in its chain, -1 where there is none."""
+        previous, following = [-1] * self.num_stages, [-1] * self.num_stages
+        for chain in self.chains:
+            for a, b in zip(chain, chain[1:], strict=False):
+                previous[b], following[a] = a, b
+        return previous, following
+
+
+@dataclass(frozen=True)
+class Program:
+    """The ordered actions of every rank.
+
+    Attributes:
+        name: the schedule it comes from, or the file.
+        num_microbatches: m.
+        placement: stage to rank, and the chains.
+        ranks: one Stream a rank.
+        memo: what layers above have derived from this program, kept with it.
+    """
+
+    name: str
+    num_microbatches: int
+    placement: Placement
+    ranks: tuple[Stream, ...]
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def num_stages(self) -> int:
+        return self.placement.num_stages
+
+    @property
+    def stages_per_rank(self) -> int:
+        return -(-self.num_stages // self.num_ranks)
+
+    def __len__(self) -> int:
+        """The number of steps of all ranks."""
+        return sum(map(len, self.ranks))
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each rank's steps begin when all ranks' are numbered in one row; then the total."""
+        offsets = [0]
+        for stream in self.ranks:
+            offsets.append(offsets[-1] + len(stream))
+        return offsets
+
+    def rank_of_step(self, step: int) -> int:
+        """The rank of a step numbered as by `offsets`."""
+        from bisect import bisect_right
+
+        return bisect_right(self.offsets, step) - 1
+
+    @cached_property
+    def forward_only(self) -> bool:
+        """Whether no rank does any backward: evaluation, or pipelined inference."""
+        backward = {B, I, W}
+        return not any(
+            code & KIND_MASK in backward for stream in self.ranks for code in stream.codes
+        ) and not any(mate != NO_MATE for stream in self.ranks for mate in stream.mates)
+
+    @cached_property
+    def has_communication(self) -> bool:
+        return any(code & KIND_MASK > W for stream in self.ranks for code in stream.codes)
+
+    def with_ranks(self, ranks: Iterable[Stream]) -> Program:
+        """The same program with other steps."""
+        return replace(self, ranks=tuple(ranks), memo={})
+
+    def compute_only(self) -> Program:
+        """The same without communication and whole-stage actions."""
+        if not self.has_communication:
+            return self
+        return self.with_ranks(_compute_only(stream) for stream in self.ranks)
+
+
+def _compute_only(stream: Stream) -> Stream:
+    kept = [at for at, code in enumerate(stream.codes) if code & KIND_MASK <= W]
+    return Stream(
+        array("q", [stream.codes[at] for at in kept]), array("q", [stream.mates[at] for at in kept])
+    )

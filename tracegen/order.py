@@ -1,0 +1,261 @@
+"""The words a schedule file is written in: slots, and the rule that numbers them.
+
+A slot says what a rank does next ("a forward of stage 2") and leaves out for
+which microbatch: as in the papers' figures, that is a matter of counting.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tracegen.errors import ScheduleError
+from tracegen.ir import (
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    NUMBER,
+    Action,
+    Kind,
+    Placement,
+    Stream,
+    encode,
+)
+from tracegen.ir import W as WEIGHT
+
+
+class Cell:
+    """One cell of the paper's figure, without its microbatch number."""
+
+    __slots__ = ()
+
+
+class Slot(Cell):
+    """The next forward, backward or weight gradient of a stage."""
+
+    __slots__ = ("kind", "stage")
+
+    def __init__(self, stage: Stage, kind: Kind) -> None:
+        self.stage, self.kind = stage, kind
+
+
+class OldestW(Cell):
+    """The rank's oldest weight gradient that is still owed, of whichever stage."""
+
+    __slots__ = ()
+
+
+W = OldestW()
+
+
+class Stage:
+    """A stage placed on this rank, as the maker of its slots.
+
+    Attributes:
+        index: its number.
+        microbatches: those that run through it: not all of them where the batch
+            is split between several pipes.
+        F, B, I, W: its slots.
+    """
+
+    __slots__ = ("B", "F", "I", "W", "index", "microbatches")
+
+    def __init__(self, index: int, microbatches: range) -> None:
+        self.index, self.microbatches = index, microbatches
+        self.F = Slot(self, Kind.FORWARD)
+        self.B = Slot(self, Kind.FULL_BACKWARD)
+        self.I = Slot(self, Kind.BACKWARD_INPUT)
+        self.W = Slot(self, Kind.BACKWARD_WEIGHT)
+
+
+class OverlapSlot(Cell):
+    """A forward and a backward slot that run as one block."""
+
+    __slots__ = ("backward", "forward")
+
+    def __init__(self, forward: Slot, backward: Slot) -> None:
+        self.forward, self.backward = forward, backward
+
+
+def overlap(forward: Slot, backward: Slot) -> OverlapSlot:
+    return OverlapSlot(forward, backward)
+
+
+def alternate(*orders: Sequence[Slot]) -> list[Slot]:
+    """The first of each, then the second of each, and so on."""
+    return list(chain.from_iterable(zip(*orders, strict=True)))
+
+
+def require(condition: bool, rule: str) -> None:
+    """Say that a schedule is defined only where a rule holds.
+
+    Raises:
+        ScheduleError: with the rule, where it does not.
+    """
+    if not condition:
+        raise ScheduleError(rule)
+
+
+# What one rank does, in order. An Action is for schedules that skip the counting.
+Order = Sequence[Cell | Action]
+
+# Gives the code of a cell's next action, NO_MATE past the last microbatch.
+Maker = Callable[[], int]
+
+# Number of ranks, stages per rank -> where the stages are.
+Place = Callable[[int, int], Placement]
+
+
+def loop(num_ranks: int, stages_per_rank: int) -> Placement:
+    """Round and round: stage s on rank s mod p."""
+    stages = range(num_ranks * stages_per_rank)
+    return Placement("loop", tuple(s % num_ranks for s in stages), (tuple(stages),))
+
+
+def v_shape(num_ranks: int, stages_per_rank: int) -> Placement:
+    """Down the ranks and back up, again and again: 0 1 .. p-1 p-1 .. 1 0 0 1 .."""
+    stages = range(num_ranks * stages_per_rank)
+    ranks = (
+        s % num_ranks if s // num_ranks % 2 == 0 else num_ranks - 1 - s % num_ranks for s in stages
+    )
+    return Placement("v", tuple(ranks), (tuple(stages),))
+
+
+def both_ways(num_ranks: int, stages_per_rank: int) -> Placement:
+    """Crossing pipes, each a chain of its own: pairs of one down the ranks and one back up.
+
+    Pair k of f starts its down pipe on rank k * p / f. A rank holds a stage of each pipe.
+
+    Raises:
+        ScheduleError: if the ranks cannot be shared out between the pipes.
+    """
+    pairs = stages_per_rank // 2
+    require(stages_per_rank % 2 == 0, "pipes come in pairs, one down and one up")
+    require(num_ranks % 2 == 0, "p is even, since one pipe goes down the ranks and one up")
+    require(num_ranks % pairs == 0, f"p is a multiple of {pairs}, the pairs of pipes")
+    ranks: list[int] = []
+    for pipe in range(stages_per_rank):
+        shift = pipe // 2 * num_ranks // pairs
+        along = range(num_ranks) if pipe % 2 == 0 else range(num_ranks - 1, -1, -1)
+        ranks += [(shift + j) % num_ranks for j in along]
+    chains = tuple(
+        tuple(range(pipe * num_ranks, (pipe + 1) * num_ranks)) for pipe in range(stages_per_rank)
+    )
+    return Placement("bidirectional", tuple(ranks), chains)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """The size of the problem a schedule is written for."""
+
+    num_ranks: int
+    num_microbatches: int
+    stages_per_rank: int
+    placement: Placement
+
+    @property
+    def round_length(self) -> int:
+        """Microbatches that run through one of a rank's stages before its next."""
+        M, rounds = self.num_microbatches, max(1, self.num_microbatches // self.num_ranks)
+        require(M % rounds == 0, "m is a multiple of the number of rounds, max(1, m div p)")
+        return M // rounds
+
+    def stages(self, rank: int) -> list[Stage]:
+        """The rank's stages, in the order of the forward, or of the chains."""
+        chain_of, placement = self.placement.chain_of_stages(), self.placement
+        return [
+            Stage(s, placement.microbatches_of(chain_of[s], self.num_microbatches))
+            for s in placement.stages_of(rank)
+        ]
+
+
+def number(order: Order) -> Stream:
+    """Give each slot its microbatch: the n-th forward of a stage is its n-th microbatch.
+
+    Backwards (B and I together) count the same way; a W takes the oldest I of
+    its stage that has none yet. Slots past a stage's last microbatch are left
+    out, so a short batch runs the order of a longer one.
+
+    Raises:
+        ScheduleError: if a W stands where no I is owed one.
+    """
+    return _Numbering().stream(order)
+
+
+class _Numbering:
+    """The counters of one rank: turns each distinct cell into calls that give its next code.
+
+    Kept apart from the loop over the order, which so has one call a slot: a
+    rank of a long run has hundreds of thousands of slots and a dozen distinct ones.
+    """
+
+    def __init__(self) -> None:
+        self.next_of: dict[tuple[int, str], int] = {}
+        # An owed weight gradient waits in two queues: [stage, microbatch], emptied once paid.
+        self.owed: deque[list[int]] = deque()
+        self.owed_of: dict[int, deque[list[int]]] = {}
+
+    def stream(self, order: Order) -> Stream:
+        makers = {cell: self.makers(cell) for cell in set(order)}
+        codes, mates = array("q"), array("q")
+        for make, make_mate in map(makers.__getitem__, order):
+            code = make()
+            mate = NO_MATE if make_mate is None else make_mate()
+            if code == NO_MATE:  # past the last microbatch
+                code, mate = mate, NO_MATE
+                if code == NO_MATE:
+                    continue
+            codes.append(code)
+            mates.append(mate)
+        return Stream(codes, mates)
+
+    def makers(self, cell: Cell | Action) -> tuple[Maker, Maker | None]:
+        match cell:
+            case Action():
+                return (lambda: cell.code), None
+            case OldestW():
+                return (lambda: self.pay(self.owed)), None
+            case Slot():
+                return self.maker(cell), None
+            case OverlapSlot():
+                return self.maker(cell.forward), self.maker(cell.backward)
+        raise TypeError(f"not a cell: {cell!r}")
+
+    def maker(self, slot: Slot) -> Maker:
+        stage, batch = slot.stage.index, slot.stage.microbatches
+        if slot.kind is Kind.BACKWARD_WEIGHT:
+            return lambda: self.pay(self.owed_of.get(stage, deque()), stage)
+        counter = (stage, "backward" if slot.kind.starts_backward else "forward")
+        next_of, base = self.next_of, encode(stage, NUMBER[slot.kind], 0)
+        next_of.setdefault(counter, batch.start)
+        owe = self.owe if slot.kind is Kind.BACKWARD_INPUT else None
+
+        def make() -> int:
+            microbatch = next_of[counter]
+            next_of[counter] = microbatch + 1
+            if microbatch >= batch.stop:
+                microbatch = NO_MATE
+            if owe is not None:
+                owe(stage, microbatch)
+            return NO_MATE if microbatch == NO_MATE else base | microbatch << MICROBATCH_SHIFT
+
+        return make
+
+    def owe(self, stage: int, microbatch: int) -> None:
+        debt = [stage, microbatch]
+        self.owed.append(debt)
+        self.owed_of.setdefault(stage, deque()).append(debt)
+
+    def pay(self, queue: deque[list[int]], stage: int | None = None) -> int:
+        while queue:
+            debt = queue.popleft()
+            if debt:
+                of, microbatch = debt
+                debt.clear()
+                return NO_MATE if microbatch == NO_MATE else encode(of, WEIGHT, microbatch)
+        raise ScheduleError(
+            f"a W{'' if stage is None else f' of stage {stage}'} stands where no I is owed one; "
+            "put it after an I"
+        )

@@ -1,0 +1,1 @@
+"""Program -> Program, one pass a file."""

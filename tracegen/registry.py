@@ -1,0 +1,150 @@
+"""Find schedules: the shipped files, a file the user names, installed plugins.
+
+All three are loaded the same way, as a file or object that holds `Schedule`s,
+so a user's file needs nothing that a shipped one has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from tracegen.errors import ScheduleError, UnknownSchedule
+from tracegen.schedule import Schedule
+
+ENTRY_POINTS = "tracegen.schedules"
+
+
+def shipped_dir() -> Path:
+    """schedules/ as the wheel holds it, or the checkout's beside tracegen/."""
+    here = Path(__file__).parent
+    installed = here / "schedules"
+    return installed if installed.is_dir() else here.parent / "schedules"
+
+
+def load_file(path: Path) -> list[Schedule]:
+    """Run a schedule file and return the schedules it defines.
+
+    Raises:
+        ScheduleError: if there is no such file, it does not run, or it defines no schedule.
+    """
+    if not path.is_file():
+        raise ScheduleError(f"{path}: no such file; expected a Python file with a @schedule")
+    package = "tracegen.schedules" if path.parent == shipped_dir() else "tracegen.user"
+    name = f"{package}.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, Exception):
+            raise ScheduleError(f"{path}{_where(error, path)}: {_said(error)}") from error
+        raise
+    return _schedules_of(module, str(path))
+
+
+def shipped() -> dict[str, Schedule]:
+    """The schedules in schedules/, by name."""
+    found = [s for path in sorted(shipped_dir().glob("[!_]*.py")) for s in load_file(path)]
+    return {s.name: s for s in found}
+
+
+def installed(taken: dict[str, Schedule]) -> tuple[dict[str, Schedule], list[str]]:
+    """The schedules that other distributions offer, and what is wrong with those that fail.
+
+    A distribution offers them by the entry point group `tracegen.schedules`,
+    whose entries are a Schedule or a module that holds some.
+    """
+    from importlib.metadata import entry_points
+
+    named: dict[str, Schedule] = {}
+    problems = []
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.name, e.value)):
+        try:
+            value = entry.load()
+            one = isinstance(value, Schedule)
+            for s in [value] if one else _schedules_of(value, entry.value):
+                if s.name in taken or s.name in named:
+                    raise ScheduleError(f"it defines {s.name!r}, a name that is already taken")
+                named[s.name] = s
+        except Exception as error:  # whatever a plugin does wrong, the others still work
+            problems.append(f"plugin {entry.name} ({entry.value}): {_said(error)}")
+    return named, problems
+
+
+def available() -> tuple[dict[str, Schedule], list[str]]:
+    """Every schedule that has a name, and what is wrong with the plugins that have none."""
+    named = shipped()
+    others, problems = installed(named)
+    return named | others, problems
+
+
+def find(name_or_path: str) -> Schedule:
+    """The schedule of that name, or the only one in the file at that path.
+
+    Names are forgiving: case, hyphens, underscores and a leading "Schedule" do
+    not matter, and aliases are known.
+
+    Raises:
+        UnknownSchedule: with the nearest name, or all.
+        ScheduleError: if the file cannot be used.
+    """
+    if name_or_path.endswith(".py"):
+        found = load_file(Path(name_or_path))
+        if len(found) > 1:
+            names = ", ".join(s.name for s in found)
+            raise ScheduleError(f"{name_or_path} defines {len(found)} schedules ({names}); keep one")
+        return found[0]
+    named, problems = shipped(), []
+    if _plain(name_or_path) not in (known := _by_plain_name(named)):
+        others, problems = installed(named)
+        named |= others
+        known = _by_plain_name(named)
+    if (hit := known.get(_plain(name_or_path))) is not None:
+        return hit
+    close = get_close_matches(_plain(name_or_path), known, n=1)
+    hint = f"did you mean {known[close[0]].name!r}?" if close else f"there are {', '.join(named)}"
+    also = "".join(f"\n  {problem}" for problem in problems)
+    raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("schedule")
+
+
+def _by_plain_name(named: dict[str, Schedule]) -> dict[str, Schedule]:
+    known = {_plain(alias): s for s in named.values() for alias in s.aliases}
+    return known | {_plain(name): s for name, s in named.items()}
+
+
+def _schedules_of(module: ModuleType, source: str) -> list[Schedule]:
+    found = [value for value in vars(module).values() if isinstance(value, Schedule)]
+    if not found:
+        raise ScheduleError(f"{source} defines no schedule; mark a function of (rank, pipe) "
+                            "with @schedule")
+    return found
+
+
+def _said(error: Exception) -> str:
+    text = str(error) or "no message"
+    return text if isinstance(error, ScheduleError) else f"{type(error).__name__}: {text}"
+
+
+def _where(error: Exception, path: Path) -> str:
+    """The line of the user's file that the error came through."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f", line {error.lineno}"
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f", line {line}"

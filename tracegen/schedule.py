@@ -1,0 +1,137 @@
+"""@schedule: what turns a function of a schedule file into a named schedule."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracegen.errors import ScheduleError
+from tracegen.ir import MAX_STAGES, Placement, Stream
+from tracegen.order import Order, Pipe, Place, loop, number
+
+# The largest size for which a refusal looks for sizes nearby that would do.
+NEARBY = 64
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A named order, its paper, its constraints and the placement it is written for.
+
+    Attributes:
+        name: as typed, lower case with hyphens.
+        paper: arXiv id or other short reference.
+        order: (rank, pipe) -> what that rank does, in order.
+        place: (p, v) -> where the stages are.
+        stages_per_rank: v, or None where it is the user's choice.
+        default_stages_per_rank: v where it is the user's choice and not given.
+        needs: the sizes it is defined for, in words, such as "m >= 2p".
+        aliases: other names that people use.
+    """
+
+    name: str
+    paper: str
+    order: Callable[[int, Pipe], Order]
+    place: Place
+    stages_per_rank: int | None
+    default_stages_per_rank: int
+    needs: str
+    aliases: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line: the function's docstring, or the file's."""
+        doc = inspect.getdoc(self.order) or inspect.getdoc(inspect.getmodule(self.order)) or ""
+        return doc.partition("\n")[0].rstrip(".")
+
+    def pipe(
+        self, num_ranks: int, num_microbatches: int, stages_per_rank: int | None = None
+    ) -> Pipe:
+        """The size as the order sees it.
+
+        Raises:
+            ScheduleError: if there is no such pipe, or v is not the user's choice here.
+        """
+        for symbol, what, value in (
+            ("p", "ranks", num_ranks),
+            ("m", "microbatches", num_microbatches),
+            ("v", "stages per rank", stages_per_rank),
+        ):
+            if value is not None and value < 1:
+                raise ScheduleError(f"{self.name}: {symbol} = {value} {what}; use 1 or more")
+        v = stages_per_rank or self.stages_per_rank or self.default_stages_per_rank
+        if self.stages_per_rank not in (None, v):
+            raise ScheduleError(
+                f"{self.name}: v = {v} stages per rank; it is defined for v = {self.stages_per_rank}"
+            )
+        if num_ranks * v > MAX_STAGES:
+            raise ScheduleError(
+                f"{self.name}: p * v = {num_ranks * v} stages; use {MAX_STAGES} or fewer"
+            )
+        return Pipe(num_ranks, num_microbatches, v, self._placement(num_ranks, num_microbatches, v))
+
+    def _placement(self, p: int, m: int, v: int) -> Placement:
+        try:
+            return self.place(p, v)
+        except ScheduleError as error:
+            raise self._refusal(str(error), p, m, v) from None
+
+    def streams(self, pipe: Pipe) -> list[Stream]:
+        """What every rank does, numbered.
+
+        Raises:
+            ScheduleError: if the schedule is not defined for this pipe, naming
+                the rule and the nearest sizes that would do.
+        """
+        p, m, v = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank
+        try:
+            chains = len(pipe.placement.chains)
+            if m % chains:
+                raise ScheduleError(f"m is a multiple of {chains}, an equal share for each pipe")
+            return [number(self.order(rank, pipe)) for rank in range(p)]
+        except ScheduleError as error:
+            raise self._refusal(str(error), p, m, v) from None
+
+    def _accepts(self, p: int, m: int, v: int) -> bool:
+        try:
+            pipe = Pipe(p, m, v, self.place(p, v))
+            self.order(0, pipe)
+        except ScheduleError:
+            return False
+        return m % len(pipe.placement.chains) == 0
+
+    def _refusal(self, rule: str, p: int, m: int, v: int) -> ScheduleError:
+        near = []
+        if max(p, m) <= NEARBY:
+            around_m = [x for d in range(1, 2 * NEARBY) for x in (m - d, m + d) if x >= 1]
+            near += self._nearest("m", around_m, lambda x: self._accepts(p, x, v))
+            if not near:
+                around_p = [x for d in range(1, NEARBY) for x in (p - d, p + d) if x >= 1]
+                near += self._nearest("p", around_p, lambda x: self._accepts(x, m, v))
+        hint = f"; nearest that would do: {' or '.join(near)}" if near else ""
+        return ScheduleError(f"{self.name} is not defined for p={p} m={m} v={v}: {rule}{hint}")
+
+    @staticmethod
+    def _nearest(symbol: str, candidates: list[int], good: Callable[[int], bool]) -> list[str]:
+        found = next((x for x in candidates if good(x)), None)
+        return [] if found is None else [f"{symbol}={found}"]
+
+
+def schedule(
+    name: str,
+    *,
+    paper: str,
+    place: Place = loop,
+    stages_per_rank: int | None = 1,
+    default_stages_per_rank: int = 2,
+    needs: str = "",
+    aliases: tuple[str, ...] = (),
+) -> Callable[[Callable[[int, Pipe], Order]], Schedule]:
+    """Name an order. `stages_per_rank=None` leaves the number to the user."""
+
+    def wrap(order: Callable[[int, Pipe], Order]) -> Schedule:
+        return Schedule(
+            name, paper, order, place, stages_per_rank, default_stages_per_rank, needs, aliases
+        )
+
+    return wrap
