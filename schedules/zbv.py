@@ -9,7 +9,13 @@ from tracegen.order import Order, Pipe, v_shape
 from tracegen.schedule import schedule
 
 
-@schedule("zbv", paper="arXiv:2401.10241", place=v_shape, stages_per_rank=2, aliases=("zb-v", "zbv-zero-bubble"))
+@schedule(
+    "zbv",
+    paper="arXiv:2401.10241",
+    place=v_shape,
+    stages_per_rank=2,
+    aliases=("zb-v", "zbv-zero-bubble"),
+)
 def zbv(rank: int, pipe: Pipe) -> Order:
     R = pipe.num_ranks
     M = max(2 * R - 1, pipe.num_microbatches)  # a shorter batch leaves slots out
