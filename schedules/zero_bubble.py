@@ -3,7 +3,9 @@
 Qi et al. 2024, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241. B splits
 into I, which the previous rank waits for, and W, which nobody does. Rank r of
 ZB-H1 runs r input gradients ahead of its weight gradients, which keeps the
-memory of 1F1B and shortens the drain.
+memory of 1F1B and shortens the drain. ZB-H2 warms up with 2 (p-1-r) forwards
+and runs 2r input gradients ahead: with the memory of 2p-1 microbatches no rank
+idles inside its own span where F, I and W take equal time and m >= 2p-1.
 """
 
 from tracegen.order import Cell, Order, Pipe, Slot, W
@@ -16,6 +18,19 @@ def zb_h1(rank: int, pipe: Pipe) -> Order:
     R, M = pipe.num_ranks, pipe.num_microbatches
     (stage,) = pipe.stages(rank)
     return with_late_weights([stage.F] * M, [stage.I] * M, warmup=R - 1 - rank, late=rank)
+
+
+@schedule("zb-h2", paper="arXiv:2401.10241", aliases=("zb-2p", "zb2p"))
+def zb_h2(rank: int, pipe: Pipe) -> Order:
+    """ZB-H2: forwards enough before the first backward for no bubble, at twice 1F1B's memory."""
+    R, M = pipe.num_ranks, pipe.num_microbatches
+    (stage,) = pipe.stages(rank)
+    # A batch below 2p-1 has forwards for a part of it, and at m = p for none: this is ZB-H1.
+    ahead = min(R - 1, max(0, M - R))
+    warmup = R - 1 - rank + min(R - 1 - rank, ahead)
+    return with_late_weights(
+        [stage.F] * M, [stage.I] * M, warmup=warmup, late=rank + min(rank, ahead)
+    )
 
 
 @schedule(
