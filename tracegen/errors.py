@@ -39,3 +39,15 @@ class CostError(TracegenError):
 
 class FileError(TracegenError):
     """A file cannot be read, understood or written."""
+
+
+class ToolMissing(TracegenError):
+    """A program or an optional package that the request needs is not there."""
+
+
+class QueryError(TracegenError):
+    """Perfetto's trace processor refuses a query."""
+
+
+class ServeError(TracegenError):
+    """A trace cannot be served to the browser."""

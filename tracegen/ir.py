@@ -332,7 +332,9 @@ class Program:
         """The same without communication and whole-stage actions."""
         if not self.has_communication:
             return self
-        return self.with_ranks(_compute_only(stream) for stream in self.ranks)
+        if "compute_only" not in self.memo:
+            self.memo["compute_only"] = self.with_ranks(map(_compute_only, self.ranks))
+        return self.memo["compute_only"]  # type: ignore[no-any-return]
 
 
 def _compute_only(stream: Stream) -> Stream:

@@ -101,9 +101,12 @@ def find(name_or_path: str) -> Schedule:
         found = load_file(Path(name_or_path))
         if len(found) > 1:
             names = ", ".join(s.name for s in found)
-            raise ScheduleError(f"{name_or_path} defines {len(found)} schedules ({names}); keep one")
+            raise ScheduleError(
+                f"{name_or_path} defines {len(found)} schedules ({names}); keep one"
+            )
         return found[0]
-    named, problems = shipped(), []
+    named = shipped()
+    problems: list[str] = []
     if _plain(name_or_path) not in (known := _by_plain_name(named)):
         others, problems = installed(named)
         named |= others
@@ -128,8 +131,9 @@ def _by_plain_name(named: dict[str, Schedule]) -> dict[str, Schedule]:
 def _schedules_of(module: ModuleType, source: str) -> list[Schedule]:
     found = [value for value in vars(module).values() if isinstance(value, Schedule)]
     if not found:
-        raise ScheduleError(f"{source} defines no schedule; mark a function of (rank, pipe) "
-                            "with @schedule")
+        raise ScheduleError(
+            f"{source} defines no schedule; mark a function of (rank, pipe) with @schedule"
+        )
     return found
 
 

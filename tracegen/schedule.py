@@ -70,6 +70,11 @@ class Schedule:
             )
         return Pipe(num_ranks, num_microbatches, v, self._placement(num_ranks, num_microbatches, v))
 
+    def default_microbatches(self, p: int, v: int | None) -> int:
+        """The first m from 2p upwards that the schedule accepts; 2p if it refuses p or v anyway."""
+        v = v or self.stages_per_rank or self.default_stages_per_rank
+        return next((m for m in range(2 * p, 4 * p + 1) if self._accepts(p, m, v)), 2 * p)
+
     def _placement(self, p: int, m: int, v: int) -> Placement:
         try:
             return self.place(p, v)
@@ -103,18 +108,17 @@ class Schedule:
     def _refusal(self, rule: str, p: int, m: int, v: int) -> ScheduleError:
         near = []
         if max(p, m) <= NEARBY:
-            around_m = [x for d in range(1, 2 * NEARBY) for x in (m - d, m + d) if x >= 1]
-            near += self._nearest("m", around_m, lambda x: self._accepts(p, x, v))
-            if not near:
-                around_p = [x for d in range(1, NEARBY) for x in (p - d, p + d) if x >= 1]
-                near += self._nearest("p", around_p, lambda x: self._accepts(x, m, v))
+            near += _nearest("m", m, lambda x: self._accepts(p, x, v))
+            near = near or _nearest("p", p, lambda x: self._accepts(x, m, v))
         hint = f"; nearest that would do: {' or '.join(near)}" if near else ""
         return ScheduleError(f"{self.name} is not defined for p={p} m={m} v={v}: {rule}{hint}")
 
-    @staticmethod
-    def _nearest(symbol: str, candidates: list[int], good: Callable[[int], bool]) -> list[str]:
-        found = next((x for x in candidates if good(x)), None)
-        return [] if found is None else [f"{symbol}={found}"]
+
+def _nearest(symbol: str, value: int, good: Callable[[int], bool]) -> list[str]:
+    """The nearest number below and above that would do, as `m=8`."""
+    below = next((x for x in range(value - 1, 0, -1) if good(x)), None)
+    above = next((x for x in range(value + 1, value + 2 * NEARBY) if good(x)), None)
+    return [f"{symbol}={x}" for x in (below, above) if x is not None]
 
 
 def schedule(

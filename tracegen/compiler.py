@@ -1,0 +1,72 @@
+"""Schedule -> Program: find it, number it, lower it, prove that it is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracegen import registry, torch_csv
+from tracegen.errors import ScheduleError
+from tracegen.ir import Program
+from tracegen.passes.communication import add_communication
+from tracegen.passes.forward_only import keep_forward
+from tracegen.passes.validate import validate
+
+DEFAULT_RANKS = 4
+
+
+def compile(
+    schedule: str | Path,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    stages_per_rank: int | None = None,
+    *,
+    forward_only: bool = False,
+    communication: bool = True,
+) -> Program:
+    """Compile a schedule to one action stream per rank.
+
+    Args:
+        schedule: a name, or the path of a .py file with a @schedule or of a .csv
+            in torch's form (whose sizes are its own).
+        num_ranks: p; 4 unless given.
+        num_microbatches: m; the first from 2p upwards that the schedule accepts unless given.
+        stages_per_rank: v, where it is the user's choice (for chimera, the number of pipes).
+        forward_only: leave the backward out, as in evaluation and inference.
+        communication: add SEND and RECV. A replay with `p2p async` needs none.
+
+    Raises:
+        ScheduleError: if the schedule is unknown or not defined for this size.
+        ProgramError: if the program is incomplete or out of order.
+        DeadlockError: if it cannot finish.
+        FileError: if the file cannot be read.
+    """
+    if str(schedule).endswith(".csv"):
+        program = torch_csv.read(Path(schedule))
+        _same_size(program, p=num_ranks, m=num_microbatches, v=stages_per_rank)
+    else:
+        program = _from_schedule(str(schedule), num_ranks, num_microbatches, stages_per_rank)
+    if forward_only:
+        program = keep_forward(program)
+    validate(program)
+    return add_communication(program) if communication else program
+
+
+def _from_schedule(name: str, p: int | None, m: int | None, v: int | None) -> Program:
+    found = registry.find(name)
+    p = DEFAULT_RANKS if p is None else p
+    m = found.default_microbatches(p, v) if m is None else m
+    pipe = found.pipe(p, m, v)
+    return Program(found.name, m, pipe.placement, tuple(found.streams(pipe)))
+
+
+def _same_size(program: Program, **asked: int | None) -> None:
+    has = {
+        "p": program.num_ranks,
+        "m": program.num_microbatches,
+        "v": program.stages_per_rank,
+    }
+    for symbol, value in asked.items():
+        if value not in (None, has[symbol]):
+            raise ScheduleError(
+                f"{program.name} has {symbol} = {has[symbol]}, not {value}; leave {symbol} out"
+            )

@@ -1,0 +1,170 @@
+"""Is the program complete, placed and in order, and can it finish?"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+
+from tracegen.deps import NOTHING, Index, blocked, cycle, index, waits
+from tracegen.errors import DeadlockError, ProgramError
+from tracegen.ir import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Program,
+    decode,
+    encode,
+)
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+
+
+def validate(program: Program) -> Program:
+    """Return the program if it is sound.
+
+    Every stage does F and one of B or I and W of every microbatch of its chain,
+    once, on the rank that holds it (only F in a forward-only program); B and I
+    come after their F and W after its I; and the ranks do not wait for each
+    other in a cycle. Communication is not looked at.
+
+    Raises:
+        ProgramError: naming rank and action of each violation.
+        DeadlockError: with the cycle of actions that wait for each other.
+    """
+    compute = program.compute_only()
+    if compute.memo.get("valid"):
+        return program
+    for look in (_misplaced, _duplicates, _missing, _out_of_order):
+        if problems := list(look(compute)):
+            raise ProgramError(program.name, problems)
+    if (stuck := blocked(compute)) is not None:
+        raise DeadlockError(program.name, _deadlock(compute, stuck))
+    compute.memo["valid"] = True
+    return program
+
+
+def where(program: Program, step: int) -> str:
+    """A step as people look for it: rank, position and text form."""
+    rank = program.rank_of_step(step)
+    at = step - program.offsets[rank]
+    return f"rank {rank}, action {at}: {program.ranks[rank][at]}"
+
+
+def _misplaced(program: Program) -> Iterator[str]:
+    placement, M = program.placement, program.num_microbatches
+    chain_of = placement.chain_of_stages()
+    batch = [placement.microbatches_of(chain, M) for chain in range(len(placement.chains))]
+    owner, last = placement.ranks, placement.num_stages - 1
+    for rank, stream in enumerate(program.ranks):
+        for at, code in stream.halves():
+            stage, microbatch = code >> STAGE_SHIFT & STAGE_MASK, code >> MICROBATCH_SHIFT
+            here = f"rank {rank}, action {at}: {decode(code)}"
+            if stage > last:
+                yield f"{here} is of stage {stage}; the last stage is {last}"
+            elif owner[stage] != rank:
+                yield f"{here} belongs on rank {owner[stage]}, which holds stage {stage}"
+            elif microbatch not in batch[chain_of[stage]]:
+                run = batch[chain_of[stage]]
+                yield (
+                    f"{here} is of microbatch {microbatch}; "
+                    f"stage {stage} does {run.start} to {run.stop - 1}"
+                )
+
+
+def _duplicates(program: Program) -> Iterator[str]:
+    """Steps that make a result which another makes already: the same again, or B beside I or W."""
+    made = index(program)
+    slots = len(made.forward)
+    distinct = [slots - made_by.count(NOTHING) for made_by in _results(made)]
+    kinds = Counter(code & KIND_MASK for stream in program.ranks for _, code in stream.halves())
+    counts = [
+        kinds[FORWARD],
+        kinds[FULL] + kinds[INPUT],
+        kinds[FULL] + kinds[WEIGHT],
+    ]
+    if counts == distinct:
+        return
+    for rank, stream in enumerate(program.ranks):
+        first: dict[tuple[int, int], tuple[int, int]] = {}
+        for at, code in stream.halves():
+            for result in _MAKES[code & KIND_MASK]:
+                slot = (result, code >> STAGE_SHIFT)
+                if slot in first:
+                    before, by = first[slot]
+                    yield (
+                        f"rank {rank}, action {at}: {decode(code)} again does what "
+                        f"{decode(by)}, action {before}, has done"
+                    )
+                    break
+                first[slot] = (at, code)
+
+
+_MAKES = {FORWARD: (0,), FULL: (1, 2), INPUT: (1,), WEIGHT: (2,)}
+
+
+def _results(made: Index) -> tuple[array[int], array[int], array[int]]:
+    return made.forward, made.gradient, made.weight
+
+
+def _missing(program: Program) -> Iterator[str]:
+    made, placement, M = index(program), program.placement, program.num_microbatches
+    forward_only = program.forward_only
+    for number, chain in enumerate(placement.chains):
+        batch = placement.microbatches_of(number, M)
+        for stage in chain:
+            for microbatch in batch:
+                at = stage * M + microbatch
+                f, g, w = made.forward[at], made.gradient[at], made.weight[at]
+                if f != NOTHING and (forward_only or (g != NOTHING and w != NOTHING)):
+                    continue
+                yield from _missing_one(program, stage, microbatch, (f, g, w))
+
+
+def _missing_one(
+    program: Program, stage: int, microbatch: int, made: tuple[int, int, int]
+) -> Iterator[str]:
+    forward, gradient, weight = made
+    here = f"rank {program.placement.ranks[stage]}"
+
+    def text(kind: int) -> str:
+        return str(decode(encode(stage, kind, microbatch)))
+
+    if forward == NOTHING:
+        yield f"{here}: {text(FORWARD)} is missing"
+    if program.forward_only:
+        return
+    if gradient == NOTHING and weight == NOTHING:
+        yield f"{here}: {text(FULL)} is missing (or {text(INPUT)} and {text(WEIGHT)})"
+    elif gradient == NOTHING:
+        yield f"{where(program, weight)} has no {text(INPUT)}, which is missing"
+    elif weight == NOTHING:
+        yield f"{where(program, gradient)} has no {text(WEIGHT)}, which is missing"
+
+
+def _out_of_order(program: Program) -> Iterator[str]:
+    own = waits(program).own
+    for rank, stream in enumerate(program.ranks):
+        base = program.offsets[rank]
+        for at in range(len(stream)):
+            needed = own[base + at]
+            if needed < base + at:  # NOTHING too
+                continue
+            yield (
+                f"rank {rank}, action {at}: {stream[at]} comes before {stream[needed - base]}, "
+                f"which is action {needed - base}"
+            )
+
+
+def _deadlock(program: Program, stuck: list[int]) -> list[str]:
+    done = sum(at - start for at, start in zip(stuck, program.offsets, strict=False))
+    return [
+        f"deadlock after {done} of {len(program)} actions",
+        *(
+            f"{where(program, step)} waits for {where(program, waited)}"
+            for step, waited in cycle(program, stuck)
+        ),
+    ]

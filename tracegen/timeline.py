@@ -1,0 +1,99 @@
+"""What happened when: the steps of a program with their times, predicted or measured."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tracegen.costs import Costs
+from tracegen.deps import NOTHING, waits
+from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program
+from tracegen.ir import F as FORWARD
+from tracegen.ir import W as WEIGHT
+
+# The two conventions for when an activation is given back; see `peak_activations`.
+FREED_AT = ("freed_at_input", "freed_at_weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A result on its way from one rank to another.
+
+    Attributes:
+        source, target: the step that made it and the one that waited for it.
+        forward: whether it is an activation; else a gradient.
+        start_ns, end_ns: when it began to move (after what queued before it) and arrived.
+    """
+
+    source: int
+    target: int
+    forward: bool
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The steps of a program (Program.offsets numbers them) with their times.
+
+    Attributes:
+        program: what ran, compute only.
+        costs: what it was predicted from.
+        start_ns, end_ns: of each step, in ns from the start of the first.
+        blocker: the step whose result each step had to wait for, NOTHING where it
+            started as soon as its rank was free.
+        busy_ns: by rank, the time its compute stream ran.
+        peak_activations: {"freed_at_input": [...], "freed_at_weight": [...]} by rank, in units of
+            one stage's activations of one microbatch, or in bytes where the costs give them.
+            An activation is taken when F starts and given back when B ends, or I, or W.
+        queued: of the transfers that took turns on a link, (source, target) -> when each left
+            and arrived, in ns; of the others that is the end of the source and the latency later.
+        config: how it was made, beyond the costs: what the trace's metadata says.
+    """
+
+    program: Program
+    costs: Costs
+    start_ns: array[int]
+    end_ns: array[int]
+    blocker: array[int]
+    busy_ns: list[int]
+    peak_activations: dict[str, list[float]]
+    queued: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def makespan_ns(self) -> int:
+        """The end of the last step."""
+        return max(self.end_ns, default=0)
+
+    @cached_property
+    def idle_ns(self) -> list[int]:
+        """By rank, makespan less busy."""
+        return [self.makespan_ns - busy for busy in self.busy_ns]
+
+    def transfers(self) -> Iterator[Transfer]:
+        """Every hand-over between two ranks, in the order of its target."""
+        program, needs = self.program, waits(self.program)
+        times = self.costs.times(program)
+        ranks = program.placement.ranks
+        previous, following = program.placement.neighbours()
+        for rank, stream in enumerate(program.ranks):
+            base = program.offsets[rank]
+            for at, code in stream.halves():
+                target = base + at
+                forward = code & KIND_MASK == FORWARD
+                source = (needs.forward if forward else needs.backward)[target]
+                if source == NOTHING or code & KIND_MASK == WEIGHT:
+                    continue
+                stage = code >> STAGE_SHIFT & STAGE_MASK
+                other = ranks[previous[stage] if forward else following[stage]]
+                if other == rank:
+                    continue
+                start = self.end_ns[source]
+                span = self.queued.get((source, target))
+                if span is None:
+                    span = (start, start + times.latency((other, rank)))
+                yield Transfer(source, target, forward, *span)

@@ -1,0 +1,1 @@
+"""What needs a screen: Perfetto (open, query) and pictures of a Timeline."""
