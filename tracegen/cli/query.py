@@ -1,4 +1,4 @@
-"""`tracegen query` and `tracegen stats`: what Perfetto's trace processor knows about a trace."""
+"""`tracegen query`: any question to a trace, in SQL, answered by Perfetto's trace processor."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tracegen.ui.query import Cell, Stats, Table
+    from tracegen.ui.query import Cell, Table
 
 JSON_SCHEMA_VERSION = 1
 
@@ -50,77 +50,11 @@ def command(
         raise click.UsageError("--json and --csv are two forms of one answer; choose one")
     table = query(trace, sys.stdin.read() if sql == "-" else sql, processor)
     if as_json:
-        _echo_json({"columns": table.columns, "rows": table.rows})
+        echo_json({"columns": table.columns, "rows": table.rows})
     elif as_csv:
         _echo_csv(table)
     else:
         click.echo(layout(table.columns, table.rows))
-
-
-@click.command("stats")
-@click.argument("trace")
-@click.option("--waits", "num_waits", default=10, show_default=True, help="How many waits to list.")
-@click.option("--json", "as_json", is_flag=True, help="The figures as JSON, times in nanoseconds.")
-@processor_option
-def stats_command(trace: str, num_waits: int, as_json: bool, processor: str | None) -> None:
-    """Bubble, busy time per rank and longest waits of TRACE, as Perfetto sees it."""
-    from tracegen.ui.query import stats
-
-    figures = stats(trace, processor, num_waits)
-    if as_json:
-        bubble = figures.bubble.records()
-        _echo_json(
-            {
-                "bubble": bubble[0] if bubble else None,
-                "ranks": figures.ranks.records(),
-                "waits": figures.waits.records(),
-                "tracks": figures.tracks.records(),
-                "import_problems": figures.problems.records(),
-            }
-        )
-    else:
-        click.echo(describe(figures))
-    for name, value in figures.problems.rows:
-        click.echo(f"warning: Perfetto could not import everything: {name} {value}", err=True)
-
-
-def describe(figures: "Stats") -> str:
-    """The figures for people; times in microseconds."""
-    if not figures.bubble.rows:
-        shown = ("group_name", "track_name", "slices", "busy", "first_start", "last_end")
-        return "no tiles; every track with slices, in us\n\n" + _in_us(figures.tracks, shown)
-    bubble = figures.bubble.records()[0]
-    ratio, overhead, span_rate = (_percent(bubble[n]) for n in ("ratio", "overhead", "span_rate"))
-    parts = [
-        f"{bubble['ranks']} ranks, makespan {_us(bubble['makespan'])} us",
-        f"bubble ratio {ratio}, overhead {overhead}, span rate {span_rate}",
-        "",
-        "per rank, in us",
-        _in_us(figures.ranks, ("rank", "tiles", "busy", "idle", "bubble", "span")),
-    ]
-    if figures.waits.rows:
-        shown = ("rank", "wait", "wait_start", "tile", "waited_for")
-        parts += ["", "longest waits, in us", _in_us(figures.waits, shown)]
-    return "\n".join(parts)
-
-
-TIMES = {"busy", "idle", "span", "wait", "wait_start", "first_start", "last_end"}
-
-
-def _in_us(table: "Table", shown: Sequence[str]) -> str:
-    rows = []
-    for record in table.records():
-        cells: list[Cell] = []
-        for name in shown:
-            cell = record[name]
-            if name in TIMES:
-                cells.append(_us(cell))
-            elif name == "bubble":
-                cells.append(_percent(cell))
-            else:
-                cells.append("" if cell is None else cell)
-        rows.append(cells)
-    return layout([name.replace("_", " ") for name in shown], rows)
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence["Cell"]]) -> str:
@@ -146,17 +80,8 @@ def _is_number(text: str) -> bool:
     return text.removesuffix(" %").removeprefix("-").replace(".", "", 1).isdigit()
 
 
-def _us(cell: "Cell") -> str:
-    """Nanoseconds as microseconds, exactly."""
-    assert isinstance(cell, int)
-    return f"{'-' if cell < 0 else ''}{abs(cell) // 1000}.{abs(cell) % 1000:03d}"
-
-
-def _percent(cell: "Cell") -> str:
-    return f"{100 * cell:.1f} %" if isinstance(cell, (int, float)) else ""
-
-
-def _echo_json(answer: dict[str, object]) -> None:
+def echo_json(answer: dict[str, object]) -> None:
+    """An answer as JSON on standard output."""
     import json
 
     document = {"schema_version": JSON_SCHEMA_VERSION, **answer}
