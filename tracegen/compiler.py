@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tracegen import registry, torch_csv
@@ -46,7 +47,8 @@ def compile(
     else:
         program = _from_schedule(str(schedule), num_ranks, num_microbatches, stages_per_rank)
     if forward_only:
-        program = keep_forward(program)
+        recipe = program.recipe and {**program.recipe, "forward_only": True}
+        program = replace(keep_forward(program), recipe=recipe)
     validate(program)
     return add_communication(program) if communication else program
 
@@ -56,7 +58,8 @@ def _from_schedule(name: str, p: int | None, m: int | None, v: int | None) -> Pr
     p = DEFAULT_RANKS if p is None else p
     m = found.default_microbatches(p, v) if m is None else m
     pipe = found.pipe(p, m, v)
-    return Program(found.name, m, pipe.placement, tuple(found.streams(pipe)))
+    recipe = {} if name.endswith(".py") else {"schedule": found.name}
+    return Program(found.name, m, pipe.placement, tuple(found.streams(pipe)), recipe)
 
 
 def _same_size(program: Program, **asked: int | None) -> None:

@@ -273,6 +273,8 @@ class Program:
         num_microbatches: m.
         placement: stage to rank, and the chains.
         ranks: one Stream a rank.
+        recipe: what `compile` makes it of again, beside m, p and v; empty for a program that
+            came from elsewhere or was changed since.
         memo: what layers above have derived from this program, kept with it.
     """
 
@@ -280,6 +282,7 @@ class Program:
     num_microbatches: int
     placement: Placement
     ranks: tuple[Stream, ...]
+    recipe: dict[str, Any] = field(default_factory=dict, compare=False)
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -326,14 +329,15 @@ class Program:
 
     def with_ranks(self, ranks: Iterable[Stream]) -> Program:
         """The same program with other steps."""
-        return replace(self, ranks=tuple(ranks), memo={})
+        return replace(self, ranks=tuple(ranks), recipe={}, memo={})
 
     def compute_only(self) -> Program:
         """The same without communication and whole-stage actions."""
         if not self.has_communication:
             return self
         if "compute_only" not in self.memo:
-            self.memo["compute_only"] = self.with_ranks(map(_compute_only, self.ranks))
+            compute = self.with_ranks(map(_compute_only, self.ranks))
+            self.memo["compute_only"] = replace(compute, recipe=self.recipe)
         return self.memo["compute_only"]  # type: ignore[no-any-return]
 
 

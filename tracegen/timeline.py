@@ -18,6 +18,11 @@ from tracegen.ir import W as WEIGHT
 FREED_AT = ("freed_at_input", "freed_at_weight")
 
 
+def as_number(value: float) -> float:
+    """A sum of sizes as people write it: whole where it is whole."""
+    return int(value) if value == int(value) else round(value, 9)
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """A result on its way from one rank to another.

@@ -1,0 +1,198 @@
+"""Bubble, phases, waits and critical path of a Timeline."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from tracegen.deps import NOTHING, waits
+from tracegen.ir import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Stream,
+    decode,
+    encode,
+)
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+from tracegen.timeline import Timeline, as_number
+
+SCHEMA_VERSION = 1
+
+WARMUP, STEADY, COOLDOWN = "warmup", "steady", "cooldown"
+
+
+def bubble_ratio(line: Timeline) -> float:
+    """1 - sum(busy) / (p * makespan): the share of all ranks' time in which they wait."""
+    whole = line.program.num_ranks * line.makespan_ns
+    return 1 - sum(line.busy_ns) / whole if whole else 0.0
+
+
+def bubble_overhead(line: Timeline) -> float:
+    """sum(idle) / sum(busy): what waiting adds to the work; (p - 1) / m for 1F1B."""
+    busy = sum(line.busy_ns)
+    return sum(line.idle_ns) / busy if busy else 0.0
+
+
+def span_rate(line: Timeline) -> float:
+    """1 - busy / span of the rank with the longest span, from its first start to its last end.
+
+    The bubble rate of the Zero Bubble papers, where the next step may start on
+    a rank that is done. Of ranks with equal spans the lowest counts.
+    """
+    longest = max(range(line.program.num_ranks), key=lambda rank: span_ns(line, rank))
+    span = span_ns(line, longest)
+    return 1 - line.busy_ns[longest] / span if span else 0.0
+
+
+def span_ns(line: Timeline, rank: int) -> int:
+    """From the rank's first start to its last end; 0 for a rank that does nothing."""
+    first, last = line.program.offsets[rank], line.program.offsets[rank + 1]
+    return line.end_ns[last - 1] - line.start_ns[first] if last > first else 0
+
+
+def phases(stream: Stream) -> tuple[int, int]:
+    """Where a rank's steady phase begins and where its cool-down begins.
+
+    Warm-up is what comes before the first backward, less the forward of a steady
+    one-forward-one-backward, which only a rank has that does forwards after its
+    first backward too. Cool-down is what comes after the last forward.
+    """
+    forwards = [at for at, code in stream.halves() if code & KIND_MASK == FORWARD]
+    backwards = (at for at, code in stream.halves() if code & KIND_MASK != FORWARD)
+    last_forward = forwards[-1] if forwards else -1
+    first_backward = next(backwards, len(stream))
+    steady = first_backward
+    if first_backward < last_forward and stream.mates[first_backward] == NO_MATE:
+        steady = max(0, first_backward - 1)
+    return steady, max(steady, last_forward + 1)
+
+
+def phase(at: int, bounds: tuple[int, int]) -> str:
+    """The phase of a rank's step, from its `phases`."""
+    return WARMUP if at < bounds[0] else STEADY if at < bounds[1] else COOLDOWN
+
+
+def waited_for(line: Timeline, step: int) -> str:
+    """The action whose result a step waited for last, in text form; "" if it did not wait."""
+    if (blocker := line.blocker[step]) == NOTHING:
+        return ""
+    program, needs = line.program, waits(line.program)
+    rank = program.rank_of_step(step)
+    at = step - program.offsets[rank]
+    code, mate = program.ranks[rank].codes[at], program.ranks[rank].mates[at]
+    previous, following = program.placement.neighbours()
+    if blocker == needs.forward[step]:
+        stage = previous[code >> STAGE_SHIFT & STAGE_MASK]
+        return str(decode(encode(stage, FORWARD, code >> MICROBATCH_SHIFT)))
+    half = code if mate == NO_MATE else mate
+    stage = following[half >> STAGE_SHIFT & STAGE_MASK]
+    other = program.rank_of_step(blocker)
+    stream, where = program.ranks[other], blocker - program.offsets[other]
+    made = stream.codes[where] if stream.mates[where] == NO_MATE else stream.mates[where]
+    return str(decode(encode(stage, made & KIND_MASK, half >> MICROBATCH_SHIFT)))
+
+
+def critical_path(line: Timeline) -> array[int]:
+    """The steps that the makespan is the sum of, first to last, with the transfers between.
+
+    Back from the last end: what a step waited for, or else the step before it
+    on its rank. Shortening anything else shortens nothing.
+    """
+    if not len(line.end_ns):
+        return array("q")
+    firsts = set(line.program.offsets)
+    step = max(range(len(line.end_ns)), key=line.end_ns.__getitem__)
+    path = array("q", [step])
+    while True:
+        if line.blocker[step] != NOTHING:
+            step = line.blocker[step]
+        elif step in firsts:
+            break
+        else:
+            step -= 1
+        path.append(step)
+    path.reverse()
+    return path
+
+
+def us(ns: int) -> float:
+    """Nanoseconds as microseconds."""
+    return ns / 1000
+
+
+def summary(line: Timeline) -> dict[str, Any]:
+    """The figures of a timeline as plain data: the same in `--json` and in a trace's metadata.
+
+    Times are in µs; `peak_activations` as Timeline has them.
+    """
+    program = line.program
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "schedule": program.name,
+        "p": program.num_ranks,
+        "m": program.num_microbatches,
+        "v": program.stages_per_rank,
+        "stages": program.num_stages,
+        "makespan_us": us(line.makespan_ns),
+        "bubble_ratio": bubble_ratio(line),
+        "bubble_overhead": bubble_overhead(line),
+        "span_rate": span_rate(line),
+        "busy_us": [us(busy) for busy in line.busy_ns],
+        "idle_us": [us(idle) for idle in line.idle_ns],
+        "peak_activations": line.peak_activations,
+    }
+
+
+def critical_steps(line: Timeline) -> list[dict[str, Any]]:
+    """The critical path as plain data: rank, action, start and end in µs of each step."""
+    program, rows = line.program, []
+    for step in critical_path(line):
+        rank = program.rank_of_step(step)
+        rows.append(
+            {
+                "rank": rank,
+                "action": str(program.ranks[rank][step - program.offsets[rank]]),
+                "start_us": us(line.start_ns[step]),
+                "end_us": us(line.end_ns[step]),
+            }
+        )
+    return rows
+
+
+def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
+    """(ns, activations held from then on) wherever they change, as `freed_at_input` counts them."""
+    program, costs = line.program, line.costs
+    size = costs.activations(program.num_stages)
+    given_back = {FULL: 1.0, INPUT: 1.0 - costs.w_share, WEIGHT: costs.w_share}
+    if program.forward_only:
+        given_back[FORWARD] = 1.0
+    changes: dict[int, float] = {0: 0.0}
+    for at, code in program.ranks[rank].halves():
+        step, kind = program.offsets[rank] + at, code & KIND_MASK
+        held = size[code >> STAGE_SHIFT & STAGE_MASK]
+        if kind == FORWARD:
+            changes[line.start_ns[step]] = changes.get(line.start_ns[step], 0.0) + held
+        if kind in given_back:
+            end = line.end_ns[step]
+            changes[end] = changes.get(end, 0.0) - held * given_back[kind]
+    now, last = 0.0, None
+    for ns, change in sorted(changes.items()):
+        now += change
+        if (shown := as_number(now)) != last:
+            yield ns, shown
+            last = shown
+
+
+def gaps(line: Timeline, rank: int) -> list[tuple[int, int]]:
+    """(step, ns the rank stood still before it) wherever it did; the first step counts from 0."""
+    first, last = line.program.offsets[rank], line.program.offsets[rank + 1]
+    ends = [0, *line.end_ns[first:last]]
+    waited = [start - end for start, end in zip(line.start_ns[first:last], ends, strict=False)]
+    return [(step, ns) for step, ns in enumerate(waited, first) if ns]
