@@ -109,6 +109,14 @@ class Costs:
             if (value := getattr(self, f.name)) != getattr(default, f.name)
         }
 
+    def in_force(self) -> dict[str, Any]:
+        """Every cost, defaults spelt out, as plain data that `from_dict` takes."""
+        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        if self.b_us is None:
+            data |= {n: DEFAULT_US for n in ("i_us", "w_us") if data[n] is None}
+        data["f_us"] = DEFAULT_US if self.f_us is None else data["f_us"]
+        return {name: value for name, value in data.items() if value != {}}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "costs") -> Costs:
         """Costs of plain data, as a TOML file and a trace's metadata hold it.

@@ -26,25 +26,8 @@ from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
 from tracegen.passes.validate import validate
-from tracegen.timeline import FREED_AT, Timeline
+from tracegen.timeline import FREED_AT, Timeline, as_number
 from tracegen.work import Work, lower
-
-PENDING = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """When each job ran.
-
-    Attributes:
-        start, end: in ns; PENDING for a job that never could.
-        blocker: the job that a job waited for last, NOTHING if its stream was what it waited for.
-    """
-
-    start: array[int]
-    end: array[int]
-    blocker: array[int]
-
 
 def replay(program: Program, costs: Costs | None = None) -> Timeline:
     """Predict when every step of the program runs, by DESIGN's rules 1 to 6.
@@ -145,81 +128,6 @@ def _as_far_as_it_goes(work: Work) -> Run:
     return Run(start, end, blocker)
 
 
-class _Clock:
-    """The jobs in the order of time: events are (ns, phase, tie, job).
-
-    Phase 0 is the end of a job, phase 1 a transfer that asks for its link:
-    of all that ask at one time the lowest tie is served first.
-    """
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        pending = array("q", [PENDING]) * len(work.duration)
-        self.start, self.end = pending[:], pending[:]
-        self.blocker = array("q", [NOTHING]) * len(work.duration)
-        self.position, self.free = [0] * len(work.streams), [0] * len(work.streams)
-        self.link_free = [0] * (max(work.queued.link, default=-1) + 1)
-        self.asleep: dict[int, list[int]] = {}
-        self.running = [False] * len(work.streams)
-        self.stream_of = {job: s for s, jobs in enumerate(work.streams) for job in jobs}
-        self.events: list[tuple[int, int, tuple[int, int], int]] = []
-        self.carriers: dict[int, list[int]] = {}
-        for job in range(work.queued.first, len(work.duration)):
-            source = work.wait_on[work.first_wait[job]]
-            self.carriers.setdefault(source, []).append(job)
-
-    def try_next(self, stream: int) -> None:
-        """Start the stream's next job if all it waits for has ended."""
-        work, jobs = self.work, self.work.streams[stream]
-        if self.running[stream] or self.position[stream] == len(jobs):
-            return
-        job = jobs[self.position[stream]]
-        begin, held_by = self.free[stream], NOTHING
-        for wait in range(work.first_wait[job], work.first_wait[job + 1]):
-            source = work.wait_on[wait]
-            if self.end[source] == PENDING:
-                self.asleep.setdefault(source, []).append(stream)
-                return
-            if (ready := self.end[source] + work.lag[wait]) > begin:
-                begin, held_by = ready, source
-        self.start[job], self.blocker[job] = begin, held_by
-        self.position[stream] += 1
-        self.running[stream] = True
-        heappush(self.events, (begin + work.duration[job], 0, (0, 0), job))
-
-    def finish(self, job: int, now: int) -> None:
-        self.end[job] = now
-        queued = self.work.queued
-        for carrier in self.carriers.get(job, ()):
-            heappush(self.events, (now, 1, queued.tie[carrier - queued.first], carrier))
-        for stream in self.asleep.pop(job, ()):
-            self.try_next(stream)
-        if job in self.stream_of:
-            stream = self.stream_of[job]
-            self.running[stream], self.free[stream] = False, now
-            self.try_next(stream)
-
-    def take_link(self, job: int, now: int) -> None:
-        link = self.work.queued.link[job - self.work.queued.first]
-        self.start[job] = max(now, self.link_free[link])
-        self.link_free[link] = self.start[job] + self.work.duration[job]
-        heappush(self.events, (self.link_free[link], 0, (0, 0), job))
-
-
-def _by_the_clock(work: Work) -> Run:
-    """Every job in the order of time: where links decide who is served by who asks first."""
-    clock = _Clock(work)
-    for stream in range(len(work.streams)):
-        clock.try_next(stream)
-    while clock.events:
-        now, phase, _, job = heappop(clock.events)
-        if phase == 0:
-            clock.finish(job, now)
-        else:
-            clock.take_link(job, now)
-    return Run(clock.start, clock.end, clock.blocker)
-
-
 def peaks(program: Program, costs: Costs) -> dict[str, list[float]]:
     """The most activations each rank holds, by both conventions.
 
@@ -246,4 +154,4 @@ def _peak(stream: Stream, size: list[float], kept: float, forward_only: bool) ->
         most = max(most, held)
         if forward_only:
             held = 0.0
-    return int(most) if most == int(most) else round(most, 9)
+    return as_number(most)
