@@ -8,9 +8,8 @@ link runs its jobs, the transfers, in the order they become ready.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from heapq import heappop, heappush
 
+from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
 from tracegen.errors import CostError
@@ -28,6 +27,7 @@ from tracegen.ir import W as WEIGHT
 from tracegen.passes.validate import validate
 from tracegen.timeline import FREED_AT, Timeline, as_number
 from tracegen.work import Work, lower
+
 
 def replay(program: Program, costs: Costs | None = None) -> Timeline:
     """Predict when every step of the program runs, by DESIGN's rules 1 to 6.
@@ -83,15 +83,15 @@ def _queued_spans(work: Work, done: Run) -> dict[tuple[int, int], tuple[int, int
 
 def run(work: Work) -> Run:
     """Run every job as early as it can be. Jobs that wait for each other stay PENDING."""
-    return _by_the_clock(work) if work.queued.link else _as_far_as_it_goes(work)
+    return Clock(work).run() if work.queued.link else _as_far_as_it_goes(work)
 
 
 def _as_far_as_it_goes(work: Work) -> Run:
     """Each stream in turn until it must wait for another: when no order depends on the time.
 
     The times are the longest path, whatever order they are found in; without
-    links to queue for, a clock would only cost (see `_by_the_clock`, which
-    gives the same).
+    links to queue for, a clock would only cost (see `Clock`, which gives the
+    same).
     """
     duration, first_wait, wait_on, lag = work.duration, work.first_wait, work.wait_on, work.lag
     pending = array("q", [PENDING]) * len(duration)
