@@ -10,7 +10,14 @@ from tracegen.order import Order, Pipe, Stage, W, both_ways, overlap, require, v
 from tracegen.schedule import schedule
 
 
-@schedule("dualpipev", paper="arXiv:2412.19437", place=v_shape, stages_per_rank=2, needs="m >= 2p")
+@schedule(
+    "dualpipev",
+    paper="arXiv:2412.19437",
+    place=v_shape,
+    stages_per_rank=2,
+    example=(4, 10),
+    needs="m >= 2p",
+)
 def dualpipev(rank: int, pipe: Pipe) -> Order:
     """DualPipeV: DualPipe's V-shaped half, two stages a rank and no second copy of the weights."""
     R, M = pipe.num_ranks, pipe.num_microbatches
@@ -24,6 +31,7 @@ def dualpipev(rank: int, pipe: Pipe) -> Order:
     paper="arXiv:2412.19437",
     place=both_ways,
     stages_per_rank=2,
+    example=(8, 20),
     needs="p even, m even, m >= 2p",
 )
 def dualpipe(rank: int, pipe: Pipe) -> Order:

@@ -12,8 +12,6 @@ from tracegen.passes.communication import add_communication
 from tracegen.passes.forward_only import keep_forward
 from tracegen.passes.validate import validate
 
-DEFAULT_RANKS = 4
-
 
 def compile(
     schedule: str | Path,
@@ -29,8 +27,8 @@ def compile(
     Args:
         schedule: a name, or the path of a .py file with a @schedule or of a .csv
             in torch's form (whose sizes are its own).
-        num_ranks: p; 4 unless given.
-        num_microbatches: m; the first from 2p upwards that the schedule accepts unless given.
+        num_ranks: p; that of the schedule's example, mostly 4, unless given.
+        num_microbatches: m; unless given the example's, in proportion to p.
         stages_per_rank: v, where it is the user's choice (for chimera, the number of pipes).
         forward_only: leave the backward out, as in evaluation and inference.
         communication: add SEND and RECV. A replay with `p2p async` needs none.
@@ -55,7 +53,7 @@ def compile(
 
 def _from_schedule(name: str, p: int | None, m: int | None, v: int | None) -> Program:
     found = registry.find(name)
-    p = DEFAULT_RANKS if p is None else p
+    p = found.example[0] if p is None else p
     m = found.default_microbatches(p, v) if m is None else m
     pipe = found.pipe(p, m, v)
     recipe = {} if name.endswith(".py") else {"schedule": found.name}
@@ -73,3 +71,19 @@ def _same_size(program: Program, **asked: int | None) -> None:
             raise ScheduleError(
                 f"{program.name} has {symbol} = {has[symbol]}, not {value}; leave {symbol} out"
             )
+
+
+def recognise(program: Program) -> str | None:
+    """The name of the schedule whose program this is, action for action; None if of none."""
+    named, _ = registry.available()
+    size = (program.num_ranks, program.num_microbatches, program.stages_per_rank)
+    for found in named.values():
+        try:
+            pipe = found.pipe(*size)
+            if pipe.placement.ranks == program.placement.ranks and (
+                tuple(found.streams(pipe)) == program.compute_only().ranks
+            ):
+                return found.name
+        except ScheduleError:
+            continue
+    return None

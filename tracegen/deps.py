@@ -77,7 +77,8 @@ def index(program: Program) -> Index:
 def waits(program: Program) -> Waits:
     """What each step of the program waits for; nothing for communication.
 
-    A pair of a forward with its own backward waits for nothing inside itself. A result that no step makes is not waited for: the validator reports it.
+    A pair of a forward with its own backward waits for nothing inside itself. A result
+    that no step makes is not waited for: the validator reports it.
     """
     if (known := program.memo.get("waits")) is not None:
         return known  # type: ignore[no-any-return]

@@ -56,9 +56,9 @@ def write(line: Timeline, target: str | Path) -> None:
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
-    if str(target) != STDOUT and not str(target).endswith(SUFFIXES):
-        if not Path(target).exists() or Path(target).is_file():
-            raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
+    special = str(target) == STDOUT or (Path(target).exists() and not Path(target).is_file())
+    if not special and not str(target).endswith(SUFFIXES):
+        raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
     write_text(target, chunks(line))
 
 
@@ -140,7 +140,8 @@ def _tiles(line: Timeline, rank: int) -> Iterator[str]:
             name += f"{PAIR_LETTERS[other]}{mate >> MICROBATCH_SHIFT}"
             category = "overlap"
             pair = (
-                f',"backward_op":"{KINDS[other]}","backward_stage":{mate >> STAGE_SHIFT & STAGE_MASK}'
+                f',"backward_op":"{KINDS[other]}"'
+                f',"backward_stage":{mate >> STAGE_SHIFT & STAGE_MASK}'
                 f',"backward_microbatch":{mate >> MICROBATCH_SHIFT}'
             )
         wait = f',"wait_us":{us(waited)}' if waited else ""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, overload
 
 from tracegen.errors import ScheduleError
@@ -259,7 +260,7 @@ class Placement:
         """The previous and the next stage of each stage in its chain, -1 where there is none."""
         previous, following = [-1] * self.num_stages, [-1] * self.num_stages
         for chain in self.chains:
-            for a, b in zip(chain, chain[1:], strict=False):
+            for a, b in pairwise(chain):
                 previous[b], following[a] = a, b
         return previous, following
 

@@ -25,6 +25,8 @@ class Schedule:
         place: (p, v) -> where the stages are.
         stages_per_rank: v, or None where it is the user's choice.
         default_stages_per_rank: v where it is the user's choice and not given.
+        example: the (p, m) of the paper's own figure, or of a textbook's: what a request
+            without sizes gets.
         needs: the sizes it is defined for, in words, such as "m >= 2p".
         aliases: other names that people use.
     """
@@ -35,6 +37,7 @@ class Schedule:
     place: Place
     stages_per_rank: int | None
     default_stages_per_rank: int
+    example: tuple[int, int]
     needs: str
     aliases: tuple[str, ...]
 
@@ -62,7 +65,8 @@ class Schedule:
         v = stages_per_rank or self.stages_per_rank or self.default_stages_per_rank
         if self.stages_per_rank not in (None, v):
             raise ScheduleError(
-                f"{self.name}: v = {v} stages per rank; it is defined for v = {self.stages_per_rank}"
+                f"{self.name}: v = {v} stages per rank; "
+                f"it is defined for v = {self.stages_per_rank}"
             )
         if num_ranks * v > MAX_STAGES:
             raise ScheduleError(
@@ -71,9 +75,13 @@ class Schedule:
         return Pipe(num_ranks, num_microbatches, v, self._placement(num_ranks, num_microbatches, v))
 
     def default_microbatches(self, p: int, v: int | None) -> int:
-        """The first m from 2p upwards that the schedule accepts; 2p if it refuses p or v anyway."""
+        """The first m from the example's m/p times p upwards that the schedule accepts.
+
+        That m itself if it refuses p or v whatever m is.
+        """
         v = v or self.stages_per_rank or self.default_stages_per_rank
-        return next((m for m in range(2 * p, 4 * p + 1) if self._accepts(p, m, v)), 2 * p)
+        least = -(-p * self.example[1] // self.example[0])
+        return next((m for m in range(least, least + 2 * p) if self._accepts(p, m, v)), least)
 
     def _placement(self, p: int, m: int, v: int) -> Placement:
         try:
@@ -128,6 +136,7 @@ def schedule(
     place: Place = loop,
     stages_per_rank: int | None = 1,
     default_stages_per_rank: int = 2,
+    example: tuple[int, int] = (4, 8),
     needs: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[[int, Pipe], Order]], Schedule]:
@@ -135,7 +144,15 @@ def schedule(
 
     def wrap(order: Callable[[int, Pipe], Order]) -> Schedule:
         return Schedule(
-            name, paper, order, place, stages_per_rank, default_stages_per_rank, needs, aliases
+            name,
+            paper,
+            order,
+            place,
+            stages_per_rank,
+            default_stages_per_rank,
+            example,
+            needs,
+            aliases,
         )
 
     return wrap

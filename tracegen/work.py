@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tracegen.costs import Times
 from tracegen.deps import NOTHING, waits
@@ -86,7 +87,7 @@ def lower(program: Program, times: Times) -> Work:
 
 def _streams(program: Program) -> list[range]:
     offsets = program.offsets
-    return [range(a, b) for a, b in zip(offsets, offsets[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(offsets)]
 
 
 def _lags(program: Program, times: Times) -> tuple[list[int], list[int]]:

@@ -9,7 +9,7 @@ from tracegen.ir import F as FORWARD
 
 
 def keep_forward(program: Program) -> Program:
-    """The same program without any backward; a pair leaves its forward. No communication is kept."""
+    """The same program without backward and communication; a pair leaves its forward."""
     return program.with_ranks(_keep(stream) for stream in program.ranks)
 
 

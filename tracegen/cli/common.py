@@ -1,0 +1,124 @@
+"""Options that several commands share, and what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracegen.costs import Costs
+    from tracegen.ir import Program
+    from tracegen.timeline import Timeline
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SIZE = (
+    click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; mostly 4."),
+    click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; about 2p."),
+    click.option("-v", "--stages-per-rank", type=int, metavar="V", help="Stages per rank."),
+    click.option("--pipes", type=int, metavar="N", help="Chimera's pipes: 2, 4, ..."),
+    click.option("--forward-only", is_flag=True, help="No backward: evaluation, inference."),
+)
+
+COSTS = (
+    click.option("--f", "f_us", type=float, metavar="US", help="A stage's forward, in us."),
+    click.option("--b", "b_us", type=float, metavar="US", help="Its full backward, b = i + w."),
+    click.option("--i", "i_us", type=float, metavar="US", help="Its backward for the input."),
+    click.option("--w", "w_us", type=float, metavar="US", help="Its backward for the weight."),
+    click.option("--fb", "fb_us", type=float, metavar="US", help="A pair; else its halves' sum."),
+    click.option("--alpha", "alpha_us", type=float, metavar="US", help="Latency between ranks."),
+    click.option("--bandwidth", "bandwidth_GBps", type=float, metavar="GB/s", help="Of a link."),
+    click.option("--bytes", "boundary_bytes", type=float, metavar="N", help="Of a hand-over."),
+    click.option(
+        "--activation-bytes", type=float, metavar="N", help="A stage's, of one microbatch."
+    ),
+    click.option(
+        "--w-share", type=float, metavar="X", help="Of activations, kept until W: 0 to 1."
+    ),
+    click.option(
+        "--costs",
+        "costs_file",
+        type=click.Path(path_type=Path),
+        metavar="TOML",
+        help="Costs per stage, microbatch and link; options go before it.",
+    ),
+)
+
+
+def size_options(command: Command) -> Command:
+    """-p -m -v --pipes --forward-only."""
+    return _with(SIZE, command)
+
+
+def cost_options(command: Command) -> Command:
+    """--f --b --i --w --fb --alpha ... --costs."""
+    return _with(COSTS, command)
+
+
+def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def program_of(schedule: str, options: dict[str, Any]) -> Program:
+    """The program that the size options ask for, compute only."""
+    from tracegen.compiler import compile
+
+    v, pipes = options["stages_per_rank"], options["pipes"]
+    if None not in (v, pipes) and v != pipes:
+        raise click.UsageError("-v and --pipes say the same of a schedule; give one of them")
+    return compile(
+        schedule,
+        options["ranks"],
+        options["microbatches"],
+        pipes if v is None else v,
+        forward_only=options["forward_only"],
+        communication=False,
+    )
+
+
+def costs_of(options: dict[str, Any], base: Costs | None = None) -> Costs:
+    """The costs that the options ask for, over those of the file, or over `base`."""
+    from tracegen.costs import Costs
+
+    file = options["costs_file"]
+    costs = (base or Costs()) if file is None else Costs.from_toml(file)
+    names = (
+        "f_us b_us i_us w_us fb_us alpha_us bandwidth_GBps boundary_bytes activation_bytes w_share"
+    )
+    return costs.override(**{name: options[name] for name in names.split()})
+
+
+def is_trace(name: str) -> bool:
+    """Whether a file name is a trace's."""
+    return name.endswith((".json", ".json.gz"))
+
+
+def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
+    """A trace as it was read, or a schedule replayed."""
+    if is_trace(schedule_or_trace):
+        from tracegen.readers.chrome import read
+
+        return read(Path(schedule_or_trace))
+    from tracegen.engine import replay
+
+    return replay(program_of(schedule_or_trace, options), costs_of(options))
+
+
+def console(stderr: bool = False) -> Console:
+    """A console as wide as the terminal."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+def say(message: str, quiet: bool = False) -> None:
+    """A word on stderr about what was done."""
+    if not quiet:
+        click.echo(message, err=True)

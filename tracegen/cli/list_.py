@@ -1,0 +1,42 @@
+"""`tracegen list`: the schedules there are."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def command(as_json: bool) -> None:
+    """List the schedules: what each is, its constraints, its paper."""
+    from tracegen import metrics, registry
+    from tracegen.cli.common import console, say
+
+    named, problems = registry.available()
+    for problem in problems:
+        say(f"warning: {problem}")
+    if as_json:
+        rows = [
+            {
+                "name": s.name,
+                "summary": s.summary,
+                "needs": s.needs,
+                "paper": s.paper,
+                "stages_per_rank": s.stages_per_rank,
+                "aliases": list(s.aliases),
+            }
+            for s in named.values()
+        ]
+        click.echo(json.dumps({"schema_version": metrics.SCHEMA_VERSION, "schedules": rows}))
+        return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out = console()
+    for s in named.values():
+        v = "v any" if s.stages_per_rank is None else f"v = {s.stages_per_rank}"
+        facts = ", ".join(filter(None, (v, s.needs, s.paper)))
+        out.print(Text(s.name, "bold"))
+        out.print(Padding(Text(f"{s.summary}.\n{facts}"), (0, 0, 0, 4)))

@@ -1,0 +1,96 @@
+"""`tracegen run`: compile, replay, write the trace, print the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracegen.cli.common import console, cost_options, costs_of, program_of, say, size_options
+
+if TYPE_CHECKING:
+    from tracegen.costs import Costs
+    from tracegen.ir import Program
+    from tracegen.timeline import Timeline
+
+
+@click.command("run")
+@click.option("-s", "--schedule", metavar="NAME|FILE", help="A schedule, or a .py or .csv file.")
+@click.option("--like", metavar="TRACE", help="Make the trace of a trace's request again.")
+@size_options
+@cost_options
+@click.option("-o", "--output", metavar="FILE", help="SCHEDULE.json unless given; - is stdout.")
+@click.option("--no-trace", is_flag=True, help="Figures only; write no trace.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
+@click.option("-q", "--quiet", is_flag=True, help="Neither tiling nor figures nor messages.")
+def command(
+    schedule: str | None,
+    like: str | None,
+    output: str | None,
+    no_trace: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    r"""Compile a schedule, replay it, write its trace and print the figures.
+
+    \b
+        tracegen run --schedule dualpipev
+        tracegen run --schedule interleaved-1f1b -p 8 -m 32 -v 4 --f 900 --b 1900 --alpha 15
+        tracegen run --schedule ./mine.py -o - | gzip > mine.json.gz
+    """
+    if as_json and output == "-":
+        raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
+    if no_trace and output is not None:
+        raise click.UsageError("--no-trace and -o contradict each other; leave one out")
+    from tracegen.engine import replay
+
+    program, costs = _request(schedule, like, options)
+    line = replay(program, costs)
+    target = None if no_trace else output or f"{Path(program.name).stem}.json"
+    if target is not None:
+        from tracegen.emit import write
+
+        write(line, target)
+        if target != "-":
+            say(f"wrote {target}", quiet)
+    if as_json:
+        click.echo(json.dumps(_report(line, target), allow_nan=False))
+    elif not quiet:
+        _print(line, to_stderr=target == "-")
+
+
+def _request(
+    schedule: str | None, like: str | None, options: dict[str, Any]
+) -> tuple[Program, Costs]:
+    if (schedule is None) == (like is None):
+        raise click.UsageError("give either --schedule NAME or --like TRACE")
+    if schedule is not None:
+        return program_of(schedule, options), costs_of(options)
+    from tracegen.readers.chrome import request_of
+
+    assert like is not None
+    program, costs = request_of(Path(like))
+    return program, costs_of(options, costs)
+
+
+def _report(line: Timeline, target: str | None) -> dict[str, Any]:
+    from tracegen import metrics
+
+    return {
+        **metrics.summary(line),
+        "critical_path": metrics.critical_steps(line),
+        "trace": target,
+    }
+
+
+def _print(line: Timeline, to_stderr: bool) -> None:
+    from tracegen import view
+
+    out = console(stderr=to_stderr)
+    out.print(view.heading(line))
+    out.print(view.Tiling(line))
+    for figure in view.figures(line):
+        out.print(figure)

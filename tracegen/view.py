@@ -1,0 +1,231 @@
+"""Timeline -> terminal: the tiling and its figures, as rich renderables.
+
+Every rank is a line, time runs across. A tile shows its microbatch where that
+fits; without colour its kind's letter fills it, and where most tiles are too
+narrow for the number beside the letter, numbers have a line of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from math import ceil
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from tracegen import metrics
+from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+from tracegen.timeline import Timeline
+
+PAIR = "pair"
+IDLE = "idle"
+
+# kind -> the letter and the fill of its tiles without colour, its colour, and its name.
+KINDS: dict[int | str, tuple[str, str, str, str]] = {
+    FORWARD: ("F", "-", "black on #e8c34a", "forward"),
+    FULL: ("B", "=", "white on #c8402f", "backward"),
+    INPUT: ("I", "~", "white on #3f8fc6", "input gradient"),
+    WEIGHT: ("W", "+", "white on #2e8b67", "weight gradient"),
+    PAIR: ("FB", "#", "white on #6a6ad0", "overlapped pair"),
+}
+
+MAX_RANKS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile on the screen: columns [left, right), its kind and what may stand in it."""
+
+    left: int
+    right: int
+    kind: int | str
+    labels: tuple[str, ...]
+
+
+def scale(line: Timeline, width: int) -> int:
+    """How many columns the makespan takes: a whole number for the commonest tile if that fits."""
+    makespan = line.makespan_ns
+    spans = Counter(end - start for start, end in zip(line.start_ns, line.end_ns, strict=True))
+    spans.pop(0, None)
+    if not spans or not makespan:
+        return width
+    unit = max(spans, key=lambda ns: (spans[ns], -ns))
+    whole = width * unit // makespan
+    return min(width, ceil(makespan * whole / unit)) if whole else width
+
+
+def tiles(line: Timeline, rank: int, columns: int) -> list[Tile]:
+    """The tiles of a rank that are a column wide or more, and, between, the commonest kind."""
+    stream, base = line.program.ranks[rank], line.program.offsets[rank]
+    whole = max(1, line.makespan_ns)
+    wide: list[Tile] = []
+    thin: dict[int, Counter[int | str]] = {}
+    for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+        start, end = line.start_ns[step], line.end_ns[step]
+        left, right = start * columns // whole, end * columns // whole
+        kind: int | str = code & KIND_MASK if mate == NO_MATE else PAIR
+        if right > left:
+            wide.append(Tile(left, right, kind, _labels(kind, code, mate)))
+        elif end > start:
+            thin.setdefault(left, Counter())[kind] += end - start
+    taken = {column for tile in wide for column in range(tile.left, tile.right)}
+    for column, kinds in thin.items():
+        kind, ns = kinds.most_common(1)[0]
+        if column not in taken and 2 * sum(kinds.values()) * columns >= whole and ns:
+            wide.append(Tile(column, column + 1, kind, ("",)))
+    return sorted(wide, key=lambda tile: tile.left)
+
+
+def _labels(kind: int | str, code: int, mate: int) -> tuple[str, ...]:
+    """What a tile may say, the fullest first."""
+    number = str(code >> MICROBATCH_SHIFT)
+    letter = KINDS[kind][0]
+    if mate == NO_MATE:
+        return f"{letter}{number}", number, ""
+    other = "B" if mate & KIND_MASK == FULL else "I"
+    return (
+        f"F{number}{other}{mate >> MICROBATCH_SHIFT}",
+        f"{number}/{mate >> MICROBATCH_SHIFT}",
+        number,
+        "",
+    )
+
+
+class Tiling:
+    """The ranks below each other, time across, scaled to the console's width."""
+
+    def __init__(self, line: Timeline) -> None:
+        self.line = line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        p = self.line.program.num_ranks
+        coloured = console.color_system is not None and not console.no_color
+        digits = len(str(p - 1))
+        margin = len("rank ") + digits + 1
+        columns = scale(self.line, max(8, options.max_width - margin - 1))
+        shown = p if p <= MAX_RANKS else MAX_RANKS - 1
+        rows = [tiles(self.line, rank, columns) for rank in range(shown)]
+        two_lines = not coloured and 2 * sum(map(_is_tight, chain(*rows))) > sum(map(len, rows))
+        for rank, row in enumerate(rows):
+            yield _row(f"rank {rank:>{digits}} ", row, coloured)
+            if two_lines:
+                yield _numbers(" " * margin, row)
+        if shown < p:
+            yield Text(f"... and {p - shown} more ranks")
+        yield _axis(margin, columns, self.line.makespan_ns)
+        yield _legend(self.line, coloured)
+
+
+def _row(name: str, row: list[Tile], coloured: bool) -> Text:
+    text, at = Text(name, no_wrap=True, overflow="crop"), 0
+    for tile in row:
+        text.append(" " * (tile.left - at))
+        text.append(*_face(tile, coloured))
+        at = tile.right
+    return text
+
+
+def _is_tight(tile: Tile) -> bool:
+    return tile.right - tile.left < len(tile.labels[0])
+
+
+def _numbers(margin: str, row: list[Tile]) -> Text:
+    """The microbatch numbers that fit under their tiles."""
+    text, at = Text(margin, no_wrap=True, overflow="crop"), 0
+    for tile in row:
+        width = tile.right - tile.left
+        text.append(" " * (tile.left - at))
+        text.append(next(x for x in (*tile.labels[1:], "") if len(x) <= width).ljust(width))
+        at = tile.right
+    text.rstrip()
+    return text
+
+
+def _face(tile: Tile, coloured: bool) -> tuple[str, Style | None]:
+    width = tile.right - tile.left
+    letter, fill, colour, _ = KINDS[tile.kind]
+    if coloured:
+        label = next(label for label in (*tile.labels[1:], "") if len(label) <= width)
+        if tile.kind == PAIR and len(tile.labels[0]) < width:
+            label = tile.labels[0]
+        return label.center(width), Style.parse(colour)
+    label = next((x for x in (*tile.labels[:1], letter[:1]) if len(x) <= width), "")
+    return label.ljust(width, fill), None
+
+
+def _axis(margin: int, columns: int, makespan_ns: int) -> Text:
+    end = duration(makespan_ns)
+    return Text(" " * margin + "0" + end.rjust(max(len(end) + 1, columns - 1)), no_wrap=True)
+
+
+def _legend(line: Timeline, coloured: bool) -> Text:
+    present = {
+        code & KIND_MASK if mate == NO_MATE else PAIR
+        for stream in line.program.ranks
+        for code, mate in zip(stream.codes, stream.mates, strict=True)
+    }
+    text = Text(no_wrap=True)
+    for kind in KINDS:
+        if kind not in present:
+            continue
+        letter, fill, colour, name = KINDS[kind]
+        text.append(f" {letter} " if coloured else f"{letter}{fill}", colour if coloured else None)
+        text.append(f" {name}   ")
+    text.rstrip()
+    return text
+
+
+def duration(ns: int) -> str:
+    """A time in the unit that people would say it in: ns, us, ms or s."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if ns >= size:
+            return f"{ns / size:.3f} {unit}"
+    return f"{ns} ns"
+
+
+def figures(line: Timeline) -> Iterator[Text | Table]:
+    """The figures under the tiling; the README says what each means."""
+    yield Text(f"makespan         {duration(line.makespan_ns)}")
+    yield Text(
+        f"bubble           ratio {metrics.bubble_ratio(line):.2%}"
+        f"   overhead {metrics.bubble_overhead(line):.2%}"
+        f"   span rate {metrics.span_rate(line):.2%}"
+    )
+    unit = "bytes" if line.costs.activation_bytes is not None else "stage activations"
+    table = Table(box=None, pad_edge=False, header_style="")
+    table.add_column("rank", justify="right")
+    for name in ("busy", "idle", "peak, freed at input", "peak, freed at weight"):
+        table.add_column(name, justify="right", no_wrap=True)
+    peaks = line.peak_activations
+    p = line.program.num_ranks
+    for rank in range(min(p, MAX_RANKS)):
+        table.add_row(
+            str(rank),
+            duration(line.busy_ns[rank]),
+            duration(line.idle_ns[rank]),
+            *(f"{peaks[at][rank]:g}" for at in ("freed_at_input", "freed_at_weight")),
+        )
+    if p > MAX_RANKS:
+        table.add_row("...")
+    yield table
+    yield Text(f"peaks are in {unit}")
+
+
+def heading(line: Timeline) -> Text:
+    """What the timeline is of, in a line."""
+    program = line.program
+    text = (
+        f"{program.name}   p={program.num_ranks} m={program.num_microbatches} "
+        f"v={program.stages_per_rank}   {program.num_stages} stages, "
+        f"{program.placement.name} placement"
+    )
+    return Text(text + ("   forward only" if program.forward_only else ""), no_wrap=True)
