@@ -10,7 +10,8 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, pairwise
 
 from tracegen.errors import ScheduleError
 from tracegen.ir import (
@@ -86,6 +87,116 @@ def overlap(forward: Slot, backward: Slot) -> OverlapSlot:
 def alternate(*orders: Sequence[Slot]) -> list[Slot]:
     """The first of each, then the second of each, and so on."""
     return list(chain.from_iterable(zip(*orders, strict=True)))
+
+
+# Where the cells of one microbatch stand on a grid of equal cells, on one rank of a V:
+# F on the way down, F on the way up, I on the way up's stage, I on the way down's.
+Block = tuple[int, int, int, int]
+DOWN_F, UP_F, UP_I, DOWN_I, SOME_W = range(5)
+PERIOD = 6  # cells of a microbatch on a rank: two F, two I, two W
+
+
+def squeeze(blocks: Sequence[Block], rank: int, pipe: Pipe, limit: int) -> list[Cell]:
+    """A building block for each microbatch, six cells after the one before, pushed together.
+
+    A rank runs its cells in the order in which the blocks have them, its weight gradients
+    in the gaps, but fills the gaps of both ends. In the warm-up, up to the rank's first I,
+    with forwards: of the way up, or else of the way down, as many as a block keeps in
+    flight. In the cool-down, after its last forward on the way down, with what is ready
+    first of: forwards, I of the stage of the way down, I of the other, weight gradients.
+
+    `limit` is the most activations a rank may hold, each until its weight gradient.
+    """
+    down, up = pipe.stages(rank)
+    cells = (down.F, up.F, up.I, down.I, W)
+    kinds = _squeezed(tuple(blocks), pipe.num_microbatches, limit)[rank]
+    return [cells[kind] for kind in kinds]
+
+
+@lru_cache(maxsize=4)  # a schedule asks for one rank at a time, and the ranks depend on each other
+def _squeezed(blocks: tuple[Block, ...], count: int, limit: int) -> list[list[int]]:
+    """The kinds of all ranks' cells, in order."""
+    ranks = [_VRank(block, count, limit) for block in blocks]
+    first, last = ranks[0], ranks[-1]
+    for above, below in pairwise(ranks):
+        below.after[DOWN_F], above.after[UP_F] = (above, DOWN_F), (below, UP_F)
+        below.after[UP_I], above.after[DOWN_I] = (above, UP_I), (below, DOWN_I)
+    last.after[UP_F], last.after[DOWN_I] = (last, DOWN_F), (last, UP_I)
+    first.after[UP_I] = (first, UP_F)
+    while any(len(rank.order) < PERIOD * count for rank in ranks):
+        chosen = [(rank, rank.choice()) for rank in ranks]  # at one moment, then run at once
+        require(any(k is not None for _, k in chosen), f"blocks fit {limit} activations a rank")
+        for rank, kind in chosen:
+            if kind is not None:
+                rank.done[kind] += 1
+                rank.order.append(kind)
+    return [rank.order for rank in ranks]
+
+
+class _VRank:
+    """One rank of a V while its blocks are squeezed.
+
+    Attributes:
+        after: for each kind, whose cell of which kind its next cell waits for.
+        done: how many of each kind have run.
+        planned: (kind, how many before it) of every cell, where the blocks have it.
+    """
+
+    def __init__(self, block: Block, count: int, limit: int) -> None:
+        self.after: dict[int, tuple[_VRank, int]] = {}
+        self.done, self.order = [0] * 5, list[int]()
+        self.count, self.limit = count, limit
+        self.in_flight = -(-(block[DOWN_I] - block[DOWN_F]) // PERIOD)
+        gaps = set(range(PERIOD)) - {at % PERIOD for at in block}
+        require(len(gaps) == PERIOD - 4, "the four cells of a block are different modulo six")
+        near = min(gaps, key=lambda gap: (gap - block[UP_I]) % PERIOD)
+        (far,) = gaps - {near}
+        weights = [block[i] + (gap - block[i]) % PERIOD for i, gap in ((UP_I, near), (DOWN_I, far))]
+        at = [
+            (x + PERIOD * n, min(k, SOME_W))
+            for k, x in enumerate((*block, *weights))
+            for n in range(count)
+        ]
+        seen = [0] * 5
+        self.planned: list[tuple[int, int]] = []
+        for _, kind in sorted(at):
+            self.planned.append((kind, seen[kind]))
+            seen[kind] += 1
+        self.head = 0
+
+    def choice(self) -> int | None:
+        """The kind of the cell to run now, if any."""
+        done = self.done
+        while (
+            self.head < len(self.planned) - 1
+            and done[self.planned[self.head][0]] > self.planned[self.head][1]
+        ):
+            self.head += 1
+        as_planned, _ = self.planned[self.head]
+        if done[UP_I] == 0:
+            wanted: tuple[int, ...] = (as_planned, UP_F, DOWN_F, UP_I)
+        elif done[DOWN_F] == self.count:
+            wanted = (UP_F, DOWN_I, UP_I, SOME_W)
+        else:
+            wanted = (as_planned, SOME_W)
+        return next((kind for kind in wanted if self.can_run(kind)), None)
+
+    def can_run(self, kind: int) -> bool:
+        done = self.done
+        if kind == SOME_W:
+            return done[UP_I] + done[DOWN_I] > done[SOME_W]
+        if done[kind] == self.count:
+            return False
+        if kind in (DOWN_F, UP_F) and done[DOWN_F] + done[UP_F] - done[SOME_W] == self.limit:
+            return False
+        if kind == DOWN_F and done[UP_I] == 0 and done[DOWN_F] >= self.in_flight:
+            return False
+        if kind == UP_I and done[UP_F] == done[UP_I]:
+            return False
+        if kind not in self.after:
+            return True
+        other, before = self.after[kind]
+        return other.done[before] > done[kind]
 
 
 def require(condition: bool, rule: str) -> None:
