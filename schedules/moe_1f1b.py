@@ -31,6 +31,7 @@ def moe_1f1b_bad_overlap(rank: int, pipe: Pipe) -> Order:
     "moe-1f1b-overlap",
     paper="arXiv:2104.04473",
     stages_per_rank=None,
+    aliases=("combined-1f1b", "moe-interleaved-1f1b"),
     needs="m a multiple of max(1, m div p)",
 )
 def moe_1f1b_overlap(rank: int, pipe: Pipe) -> Order:

@@ -16,7 +16,7 @@ from tracegen.schedule import schedule
     "v-half", paper="arXiv:2405.15362", place=v_shape, stages_per_rank=2, aliases=("zbv-half",)
 )
 def v_half(rank: int, pipe: Pipe) -> Order:
-    """V-Half: half of 1F1B's memory, a bubble of about 1F1B's third."""
+    """V-Half: about half of 1F1B's memory, and less than half of its bubble."""
     R = pipe.num_ranks
     wait = 3 if R % 2 == 0 else 0
     block = [
@@ -27,7 +27,7 @@ def v_half(rank: int, pipe: Pipe) -> Order:
 
 @schedule("v-min", paper="arXiv:2405.15362", place=v_shape, stages_per_rank=2, aliases=("zbv-min",))
 def v_min(rank: int, pipe: Pipe) -> Order:
-    """V-Min: a third of 1F1B's memory, the least that a V allows."""
+    """V-Min: about a third of 1F1B's memory, at two thirds of its bubble or less."""
     R = pipe.num_ranks
     wait = 2 if R % 3 == 0 else 0
     block = [(r, 2 * R - 1 - r, 2 * R + wait + r, 4 * R - 1 + wait - r) for r in range(R)]
