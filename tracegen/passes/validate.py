@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracegen.deps import NOTHING, Index, blocked, cycle, index, waits
 from tracegen.errors import DeadlockError, ProgramError
@@ -14,6 +14,7 @@ from tracegen.ir import (
     STAGE_MASK,
     STAGE_SHIFT,
     Program,
+    Stream,
     decode,
     encode,
 )
@@ -56,23 +57,39 @@ def where(program: Program, step: int) -> str:
 
 def _misplaced(program: Program) -> Iterator[str]:
     placement, M = program.placement, program.num_microbatches
-    chain_of = placement.chain_of_stages()
-    batch = [placement.microbatches_of(chain, M) for chain in range(len(placement.chains))]
-    owner, last = placement.ranks, placement.num_stages - 1
+    chain_of, owner = placement.chain_of_stages(), placement.ranks
+    batch = [placement.microbatches_of(chain_of[s], M) for s in range(placement.num_stages)]
     for rank, stream in enumerate(program.ranks):
-        for at, code in stream.halves():
-            stage, microbatch = code >> STAGE_SHIFT & STAGE_MASK, code >> MICROBATCH_SHIFT
-            here = f"rank {rank}, action {at}: {decode(code)}"
-            if stage > last:
-                yield f"{here} is of stage {stage}; the last stage is {last}"
-            elif owner[stage] != rank:
-                yield f"{here} belongs on rank {owner[stage]}, which holds stage {stage}"
-            elif microbatch not in batch[chain_of[stage]]:
-                run = batch[chain_of[stage]]
-                yield (
-                    f"{here} is of microbatch {microbatch}; "
-                    f"stage {stage} does {run.start} to {run.stop - 1}"
-                )
+        # Codes that differ in the kind alone are right or wrong together.
+        places = {code >> STAGE_SHIFT for _, code in stream.halves()}
+        wrong = {
+            place
+            for place in places
+            if (stage := place & STAGE_MASK) >= len(owner)
+            or owner[stage] != rank
+            or place >> MICROBATCH_SHIFT - STAGE_SHIFT not in batch[stage]
+        }
+        if wrong:
+            yield from _misplaced_on(rank, stream, wrong, owner, batch)
+
+
+def _misplaced_on(
+    rank: int, stream: Stream, wrong: set[int], owner: Sequence[int], batch: Sequence[range]
+) -> Iterator[str]:
+    for at, code in stream.halves():
+        if code >> STAGE_SHIFT not in wrong:
+            continue
+        stage, here = code >> STAGE_SHIFT & STAGE_MASK, f"rank {rank}, action {at}: {decode(code)}"
+        if stage >= len(owner):
+            yield f"{here} is of stage {stage}; the last stage is {len(owner) - 1}"
+        elif owner[stage] != rank:
+            yield f"{here} belongs on rank {owner[stage]}, which holds stage {stage}"
+        else:
+            run = batch[stage]
+            yield (
+                f"{here} is of microbatch {code >> MICROBATCH_SHIFT}; "
+                f"stage {stage} does {run.start} to {run.stop - 1}"
+            )
 
 
 def _duplicates(program: Program) -> Iterator[str]:
