@@ -31,12 +31,14 @@ def command(as_json: bool) -> None:
         ]
         click.echo(json.dumps({"schema_version": metrics.SCHEMA_VERSION, "schedules": rows}))
         return
-    from rich.padding import Padding
+    from textwrap import fill
+
     from rich.text import Text
 
     out = console()
-    for s in named.values():
+    for s in sorted(named.values(), key=lambda s: s.name):
         v = "v any" if s.stages_per_rank is None else f"v = {s.stages_per_rank}"
         facts = ", ".join(filter(None, (v, s.needs, s.paper)))
         out.print(Text(s.name, "bold"))
-        out.print(Padding(Text(f"{s.summary}.\n{facts}"), (0, 0, 0, 4)))
+        for line in (f"{s.summary}.", facts):
+            out.print(Text(fill(line, out.width, initial_indent="    ", subsequent_indent="    ")))
