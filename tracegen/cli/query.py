@@ -59,7 +59,7 @@ def command(
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence["Cell"]]) -> str:
     """Columns of text: what is a number on every row to the right, the rest to the left."""
-    texts = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+    texts = [list(columns), *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     right = [all(_is_number(row[i]) for row in texts[1:]) for i in range(len(columns))]
     lines = []
@@ -70,7 +70,8 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence["Cell"]]) -> str:
     return "\n".join(lines)
 
 
-def _text(cell: "Cell") -> str:
+def cell_text(cell: "Cell") -> str:
+    """A cell as a table shows it."""
     if cell is None:
         return "NULL"
     return f"<{len(cell)} bytes>" if isinstance(cell, bytes) else str(cell)

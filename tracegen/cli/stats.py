@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracegen.cli.query import echo_json, layout, processor_option
+from tracegen.cli.query import cell_text, echo_json, layout, processor_option
 
 if TYPE_CHECKING:
     from tracegen.ui.query import Cell, Stats, Table
@@ -34,10 +34,9 @@ def command(trace: str, num_waits: int, as_json: bool, processor: str | None) ->
         )
     else:
         click.echo(describe(figures))
-    for name, value in figures.problems.rows:
-        click.echo(
-            f"warning: Perfetto dropped a part of this trace: {name}, {value!r} times", err=True
-        )
+    for row in figures.problems.rows:
+        name, times = map(cell_text, row)
+        click.echo(f"warning: Perfetto dropped part of the trace: {name}, {times} times", err=True)
 
 
 def describe(figures: "Stats") -> str:
