@@ -8,10 +8,12 @@ link runs its jobs, the transfers, in the order they become ready.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
+from tracegen import kernel_line, kernel_work
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
-from tracegen.deps import NOTHING
+from tracegen.deps import NOTHING, waits
 from tracegen.errors import CostError
 from tracegen.ir import (
     KIND_MASK,
@@ -24,8 +26,11 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.moe import BlockOrder, MoE
 from tracegen.passes.validate import validate
+from tracegen.sharing import SharedClock
 from tracegen.timeline import FREED_AT, Timeline, as_number
+from tracegen.times import Times
 from tracegen.work import Work, lower
 
 
@@ -47,8 +52,11 @@ def replay(program: Program, costs: Costs | None = None) -> Timeline:
         CostError: if the costs do not fit the program.
     """
     program, costs = validate(program).compute_only(), costs or Costs()
-    work = lower(program, costs.times(program))
     try:
+        times = costs.times(program)
+        if costs.moe is not None:
+            return _replay_kernels(program, costs, costs.moe, times)
+        work = lower(program, times)
         done = run(work)
     except OverflowError:
         raise CostError("the times exceed 2**63 ns, 292 years; use smaller costs") from None
@@ -70,19 +78,51 @@ def replay(program: Program, costs: Costs | None = None) -> Timeline:
     )
 
 
-def _queued_spans(work: Work, done: Run) -> dict[tuple[int, int], tuple[int, int]]:
-    """(source, target) -> when a transfer that took a link left and arrived."""
+def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times) -> Timeline:
+    """`replay` of MoE stages, by DESIGN's section 6: two streams a rank, kernels on them."""
+    lowered = kernel_work.lower(program, moe, times)
+    done = run(lowered.work)
+    found = kernel_line.kernels(lowered, done)
+    alone = moe.block == BlockOrder.NONE
+    start, end = kernel_line.tiles(found, len(program), alone)
+    return Timeline(
+        program,
+        costs,
+        start,
+        end,
+        kernel_line.step_blockers(found, waits(program), alone),
+        found.busy_ns,
+        peaks(program, costs),
+        _queued_spans(lowered.work, done, lowered.step_of),
+        kernels=found,
+    )
+
+
+def _queued_spans(
+    work: Work, done: Run, step_of: Callable[[int], int] = int
+) -> dict[tuple[int, int, bool], tuple[int, int]]:
+    """(source, target, forward) -> when a transfer that took a link left and arrived.
+
+    Args:
+        work: what ran.
+        done: when.
+        step_of: the step of a job that is no transfer.
+    """
     first, spans = work.queued.first, {}
-    for step in range(first):
-        for at in range(work.first_wait[step], work.first_wait[step + 1]):
+    for target in range(first):
+        for at in range(work.first_wait[target], work.first_wait[target + 1]):
             if (job := work.wait_on[at]) >= first:
                 source = work.wait_on[work.first_wait[job]]
-                spans[source, step] = (done.start[job], done.end[job] + work.lag[at])
+                forward = work.queued.tie[job - first][0] == 0
+                span = (done.start[job], done.end[job] + work.lag[at])
+                spans[step_of(source), step_of(target), forward] = span
     return spans
 
 
 def run(work: Work) -> Run:
     """Run every job as early as it can be. Jobs that wait for each other stay PENDING."""
+    if work.sharing is not None:
+        return SharedClock(work).run()
     return Clock(work).run() if work.queued.link else _as_far_as_it_goes(work)
 
 

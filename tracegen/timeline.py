@@ -13,6 +13,7 @@ from tracegen.deps import NOTHING, waits
 from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
+from tracegen.kernel_line import Kernels
 
 # The two conventions for when an activation is given back; see `peak_activations`.
 FREED_AT = ("freed_at_input", "freed_at_weight")
@@ -50,12 +51,16 @@ class Timeline:
         start_ns, end_ns: of each step, in ns from the start of the first.
         blocker: the step whose result each step had to wait for, NOTHING where it
             started as soon as its rank was free.
+            With kernels, the waits inside its own kernels are looked through.
         busy_ns: by rank, the time its compute stream ran.
         peak_activations: {"freed_at_input": [...], "freed_at_weight": [...]} by rank, in units of
             one stage's activations of one microbatch, or in bytes where the costs give them.
             An activation is taken when F starts and given back when B ends, or I, or W.
-        queued: of the transfers that took turns on a link, (source, target) -> when each left
-            and arrived, in ns; of the others that is the end of the source and the latency later.
+        queued: of the transfers that took turns on a link, (source, target, forward) -> when
+            each left and arrived, in ns; of the others that is when the source has made the
+            result, and the latency later.
+        kernels: with MoE costs, the kernels of all steps; a step then starts with its first
+            compute kernel and ends with its last (under `block=none` it spans all of them).
         config: how it was made, beyond the costs: what the trace's metadata says.
     """
 
@@ -66,18 +71,48 @@ class Timeline:
     blocker: array[int]
     busy_ns: list[int]
     peak_activations: dict[str, list[float]]
-    queued: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    queued: dict[tuple[int, int, bool], tuple[int, int]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    kernels: Kernels | None = None
 
     @cached_property
     def makespan_ns(self) -> int:
-        """The end of the last step."""
-        return max(self.end_ns, default=0)
+        """The end of the last step, or of the last kernel."""
+        ends = max(self.end_ns, default=0)
+        return ends if self.kernels is None else max(ends, self.kernels.end_of_all_ns)
 
     @cached_property
     def idle_ns(self) -> list[int]:
         """By rank, makespan less busy."""
         return [self.makespan_ns - busy for busy in self.busy_ns]
+
+    @property
+    def comm_busy_ns(self) -> list[int]:
+        """By rank, the time its communication stream runs; 0 without kernels."""
+        return self._no_kernels() if self.kernels is None else self.kernels.comm_busy_ns
+
+    @property
+    def exposed_ns(self) -> list[int]:
+        """By rank, the time its communication stream runs and its compute stream does not."""
+        return self._no_kernels() if self.kernels is None else self.kernels.exposed_ns
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """The share of all ranks' communication that computation of its rank runs beside.
+
+        None where there is no communication to hide.
+        """
+        whole = sum(self.comm_busy_ns)
+        return 1 - sum(self.exposed_ns) / whole if whole else None
+
+    def _no_kernels(self) -> list[int]:
+        return [0] * self.program.num_ranks
+
+    def _made_ns(self, step: int, forward: bool) -> int:
+        """When a step's forward result, or its gradient, was there."""
+        if self.kernels is None:
+            return self.end_ns[step]
+        return self.kernels.made_ns[not forward][step]
 
     def transfers(self) -> Iterator[Transfer]:
         """Every hand-over between two ranks, in the order of its target."""
@@ -97,8 +132,8 @@ class Timeline:
                 other = ranks[previous[stage] if forward else following[stage]]
                 if other == rank:
                     continue
-                start = self.end_ns[source]
-                span = self.queued.get((source, target))
+                start = self._made_ns(source, forward)
+                span = self.queued.get((source, target, forward))
                 if span is None:
                     span = (start, start + times.latency((other, rank)))
                 yield Transfer(source, target, forward, *span)

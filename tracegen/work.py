@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 
-from tracegen.costs import Times
 from tracegen.deps import NOTHING, waits
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
+from tracegen.times import Times
 
 NO_WAIT = -1
 
@@ -34,6 +35,20 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """Streams that slow each other down: computation beside communication of the same device.
+
+    Attributes:
+        rate: how fast a job of the first stream of a pair advances while one of the second
+            runs, above 0 up to 1.
+        pairs: of streams, (slowed, slowing).
+    """
+
+    rate: Fraction
+    pairs: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """Jobs, each on one stream or link, with what it waits for.
 
@@ -44,6 +59,7 @@ class Work:
         wait_on: the job waited for.
         lag: ns from that job's end until its result is there.
         queued: the jobs that take turns on links, numbered after all others.
+        sharing: the streams that slow others down, if any.
     """
 
     streams: Sequence[Sequence[int]]
@@ -52,6 +68,7 @@ class Work:
     wait_on: array[int]
     lag: array[int]
     queued: Queued
+    sharing: Sharing | None = None
 
 
 def lower(program: Program, times: Times) -> Work:

@@ -1,0 +1,89 @@
+"""What is a usable cost, and which keys a table of costs may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tracegen.errors import CostError
+from tracegen.moe import MoE
+
+TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us")
+OF_STAGE = (*TIMES, "activation_bytes", "microbatch", "moe")
+OF_MICROBATCH = (*TIMES, "scale")
+OF_LINK = ("alpha_us", "bandwidth_GBps")
+
+Table = Mapping[str | int, Mapping[str, Any]]
+
+
+def check_number(name: str, value: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise CostError(f"{name} = {value!r} is no cost; use a finite number, 0 or more")
+
+
+def check_bandwidth(name: str, value: Any) -> None:
+    if value is None:
+        return
+    check_number(name, value)
+    if value == 0:
+        raise CostError(f"{name} = 0 would never end; leave it out for no limit")
+
+
+def check_kernels(moe: Any, whole: list[str], stage: Table, microbatch: Table) -> None:
+    """A stage is described by its kernels or as a whole, not by both.
+
+    Args:
+        moe: the kernel costs, or None.
+        whole: the costs of whole actions that are given for all stages.
+        stage: the table of what differs on single stages.
+        microbatch: the same of microbatches.
+
+    Raises:
+        CostError: naming the costs that contradict each other.
+    """
+    entries = [(f"stage {number}: ", entry) for number, entry in stage.items()]
+    for prefix, entry in list(entries):
+        for number, inner in entry.get("microbatch", {}).items():
+            entries.append((f"{prefix}microbatch {number}: ", inner))
+    entries += [(f"microbatch {number}: ", entry) for number, entry in microbatch.items()]
+    whole = whole + [prefix + name for prefix, entry in entries for name in TIMES if name in entry]
+    if moe is None:
+        for prefix, entry in entries:
+            if "moe" in entry:
+                raise CostError(
+                    f"{prefix}moe has kernel costs; give those of all stages too, [moe]"
+                )
+        return
+    if not isinstance(moe, MoE):
+        raise CostError(f"moe = {moe!r} is no MoE; use MoE(...)")
+    if whole:
+        raise CostError(
+            f"{', '.join(whole)} beside kernel costs (moe): an action lasts what its kernels "
+            "last; give one or the other"
+        )
+    for prefix, entry in entries:
+        moe.at_stage(prefix.removesuffix(": "), entry.get("moe", {}))
+
+
+def check_table(where: str, table: Any, allowed: tuple[str, ...]) -> None:
+    if not isinstance(table, Mapping) or not all(isinstance(e, Mapping) for e in table.values()):
+        raise CostError(f'{where} is no table; write it as [{where}.NUMBER] (link: [link."0-1"])')
+    for number, entry in table.items():
+        here = f"{where} {number}"
+        a, dash, b = str(number).partition("-")
+        if not (a.isdecimal() and (b.isdecimal() if where == "link" else not dash)):
+            form = "<from rank>-<to rank>, such as 0-1" if where == "link" else "a number"
+            raise CostError(f"{where} {number!r}: expected {form}")
+        for key, value in entry.items():
+            if key not in allowed:
+                raise CostError(f"{here}: no cost {key!r}; there are {', '.join(allowed)}")
+            if key == "microbatch":
+                check_table(f"{here} microbatch", value, OF_MICROBATCH)
+            elif key == "moe":
+                continue  # see check_kernels
+            elif key == "bandwidth_GBps":
+                check_bandwidth(f"{here}: {key}", value)
+            else:
+                check_number(f"{here}: {key}", value)
