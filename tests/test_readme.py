@@ -65,3 +65,24 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
 def test_the_readme_shows_commands() -> None:
     assert sum(len(block) for block in blocks(ROOT / "README.md")) >= 8
     assert re.search(r"^make test$", (ROOT / "README.md").read_text(), re.M)
+
+
+def refresh(page: Path, folder: Path) -> None:
+    """Write into the page what its commands print now; to be read before it is committed."""
+
+    def again(match: re.Match[str]) -> str:
+        commands = re.split(r"^\$ ", match[1], flags=re.M)[1:]
+        lines = [part.split("\n", 1)[0] for part in commands]
+        return "```console\n" + "".join(f"$ {c}\n{run(c, folder)}" for c in lines) + "```"
+
+    page.write_text(BLOCK.sub(again, page.read_text()))
+
+
+if __name__ == "__main__":  # python tests/test_readme.py [PAGE ...]
+    import tempfile
+
+    for name in sys.argv[1:] or map(str, PAGES):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("schedules", "examples"):
+                shutil.copytree(ROOT / part, Path(folder) / part)
+            refresh(Path(name), Path(folder))
