@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 from golden import SHIPPED, case, case_of, golden
-from oracle import Case, Stuck, Times, faults, peaks, replay
+from oracle import Case, Stuck, Times, faults, parts, peaks, replay
 
 from tracegen import registry
 from tracegen.errors import ScheduleError
@@ -19,7 +19,9 @@ every_schedule = pytest.mark.parametrize("name", SHIPPED)
 
 
 def sizes(name: str) -> Iterator[tuple[int, int, int | None]]:
-    if name == "chimera":
+    if name == "hanayo":
+        yield from itertools.product(range(1, 7), range(1, 15), (1, 2, 4, 6))
+    elif name == "chimera":
         yield from itertools.product(range(1, 13), range(1, 17), (1, 2, 3, 4, 6, 8))
     elif SHIPPED[name].stages_per_rank is None:
         yield from itertools.product(range(1, 7), range(1, 15), (1, 2, 3, 4))
@@ -129,9 +131,15 @@ def test_the_figure_in_the_docstring(name: str) -> None:
 
 
 def test_files_of_one_schedule_have_a_figure_where_it_fits() -> None:
-    assert {"gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "chimera"} <= set(
-        FIGURES
-    )
+    assert {
+        "gpipe",
+        "1f1b",
+        "eager-1f1b",
+        "interleaved-1f1b",
+        "looped-bfs",
+        "chimera",
+        "hanayo",
+    } <= set(FIGURES)
 
 
 # Refusals
@@ -185,6 +193,11 @@ def test_files_of_one_schedule_have_a_figure_where_it_fits() -> None:
             "chimera",
             (4, 8, 3),
             "chimera is not defined for p=4 m=8 v=3: pipes come in pairs, one down and one up",
+        ),
+        (
+            "hanayo",
+            (4, 8, 3),
+            "hanayo is not defined for p=4 m=8 v=3: v is even, two stages a rank for each wave",
         ),
         (
             "chimera",
@@ -309,6 +322,31 @@ def test_chimera_idles_as_the_paper_says_with_any_number_of_pipes(f: int, i: int
             b, near = i + w, 2 * p // pipes - 2
             want = near * (max(f, b) + (units - 1) * abs(b - f))
             assert idles(replay(case("chimera", p, units * p, pipes), f, i, w)) == {want}
+
+
+@pytest.mark.parametrize(("f", "i", "w"), [*COSTS, (4, 1, 1)])
+def test_hanayo_idles_as_chimera_folded(f: int, i: int, w: int) -> None:
+    """Chimera over 2p ranks, in costs that are a v-th of a rank's."""
+    for p, units, v in itertools.product(range(1, 7), range(1, 4), (2, 4, 6)):
+        b = i + w
+        want = (2 * p - 2) * (max(f, b) + (units - 1) * abs(b - f))
+        found = case("hanayo", p, units * p, v)
+        assert idles(replay(found, f, i, w)) == {want}
+        assert max(peaks(found, "I")) <= p * v  # the batch of one unit, as 1F1B holds at most
+
+
+def test_one_wave_of_hanayo_is_half_of_chimera() -> None:
+    for p, m in itertools.product(range(1, 6), range(1, 13)):
+        half, whole = case("hanayo", p, m, 2), case("chimera", 2 * p, 2 * m, 2)
+        # stages 0 .. p-1 of the down pipe stay; those of the up pipe follow them in the fold
+        fold = {s: s for s in range(p)} | {2 * p + s: s for s in range(p, 2 * p)}
+        for rank in range(p):
+            folded = [
+                f"{fold[stage]}{kind}{mb if stage < 2 * p else mb - m}"
+                for step in whole.rows[rank]
+                for stage, kind, mb in parts(step)
+            ]
+            assert folded == half.rows[rank]
 
 
 def test_memory_of_chimera_lies_between_a_half_and_all_of_1f1b() -> None:

@@ -89,6 +89,26 @@ def alternate(*orders: Sequence[Slot]) -> list[Slot]:
     return list(chain.from_iterable(zip(*orders, strict=True)))
 
 
+def cross(
+    near: Sequence[Stage], far: Sequence[Stage], run: int, behind: int, units: int
+) -> list[Slot]:
+    """What a rank does where microbatches enter every other tick and take one a stage.
+
+    Every other tick: forwards of the near stages, then backwards of the far ones, `run` of
+    each at a time; the ticks between, which begin `behind` ticks later, forwards of the far
+    stages and backwards of the near. Each unit of microbatches begins as the one before ends.
+    """
+
+    def there_and_back(there: Sequence[Stage], back: Sequence[Stage]) -> list[Slot]:
+        slots = [stage.F for stage in there] + [stage.B for stage in reversed(back)]
+        return [slot for slot in slots for _ in range(run)] * units
+
+    first, second = there_and_back(near, far), there_and_back(far, near)
+    lead = (behind + 1) // 2
+    steady = len(first) - lead
+    return first[:lead] + alternate(second[:steady], first[lead:]) + second[steady:]
+
+
 # Where the cells of one microbatch stand on a grid of equal cells, on one rank of a V:
 # F on the way down, F on the way up, I on the way up's stage, I on the way down's.
 Block = tuple[int, int, int, int]
@@ -152,27 +172,22 @@ class _VRank:
         near = min(gaps, key=lambda gap: (gap - block[UP_I]) % PERIOD)
         (far,) = gaps - {near}
         weights = [block[i] + (gap - block[i]) % PERIOD for i, gap in ((UP_I, near), (DOWN_I, far))]
-        at = [
-            (x + PERIOD * n, min(k, SOME_W))
-            for k, x in enumerate((*block, *weights))
-            for n in range(count)
-        ]
+        kinds = (DOWN_F, UP_F, UP_I, DOWN_I, SOME_W, SOME_W)
+        cells = list(zip((*block, *weights), kinds, strict=True))
         seen = [0] * 5
         self.planned: list[tuple[int, int]] = []
-        for _, kind in sorted(at):
+        for _, kind in sorted((at + PERIOD * n, kind) for n in range(count) for at, kind in cells):
             self.planned.append((kind, seen[kind]))
             seen[kind] += 1
         self.head = 0
 
     def choice(self) -> int | None:
         """The kind of the cell to run now, if any."""
-        done = self.done
-        while (
-            self.head < len(self.planned) - 1
-            and done[self.planned[self.head][0]] > self.planned[self.head][1]
-        ):
+        done, last = self.done, len(self.planned) - 1
+        as_planned, before = self.planned[self.head]
+        while done[as_planned] > before and self.head < last:
             self.head += 1
-        as_planned, _ = self.planned[self.head]
+            as_planned, before = self.planned[self.head]
         if done[UP_I] == 0:
             wanted: tuple[int, ...] = (as_planned, UP_F, DOWN_F, UP_I)
         elif done[DOWN_F] == self.count:
