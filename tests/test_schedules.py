@@ -192,12 +192,14 @@ def test_files_of_one_schedule_have_a_figure_where_it_fits() -> None:
         (
             "chimera",
             (4, 8, 3),
-            "chimera is not defined for p=4 m=8 v=3: pipes come in pairs, one down and one up",
+            "chimera is not defined for p=4 m=8 v=3: pipes come in pairs, one down and one up; "
+            "nearest that would do: v=2 or v=4",
         ),
         (
             "hanayo",
             (4, 8, 3),
-            "hanayo is not defined for p=4 m=8 v=3: v is even, two stages a rank for each wave",
+            "hanayo is not defined for p=4 m=8 v=3: v is even, two stages a rank for each wave; "
+            "nearest that would do: v=2 or v=4",
         ),
         (
             "chimera",
