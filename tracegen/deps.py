@@ -19,6 +19,7 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.repeat import flat
 
 NOTHING = -1
 
@@ -58,9 +59,14 @@ class Waits:
 
 
 def index(program: Program) -> Index:
-    """Where each result of the program is made. Of duplicates, the last counts."""
+    """Where each result of the program is made. Of duplicates, the last counts.
+
+    Of several training steps, as of `repeat.flat`.
+    """
     if (known := program.memo.get("index")) is not None:
         return known  # type: ignore[no-any-return]
+    if program.num_steps > 1:
+        return index(flat(program))
     M = program.num_microbatches
     empty = array("q", [NOTHING]) * (program.num_stages * M)
     forward, gradient, weight = empty[:], empty[:], empty[:]
@@ -82,6 +88,8 @@ def waits(program: Program) -> Waits:
     """
     if (known := program.memo.get("waits")) is not None:
         return known  # type: ignore[no-any-return]
+    if program.num_steps > 1:
+        return waits(flat(program))
     M, made = program.num_microbatches, index(program)
     previous, following = program.placement.neighbours()
     nothing = array("q", [NOTHING]) * len(program)

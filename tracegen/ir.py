@@ -37,6 +37,8 @@ class Kind(StrEnum):
     UNSHARD = "UNSHARD"
     RESHARD = "RESHARD"
     REDUCE_GRAD = "REDUCE_GRAD"
+    SUM_REPLICAS = "SUM_REPLICAS"  # the gradients of a stage that several chains hold
+    OPTIMIZER = "OPTIMIZER"
 
     @property
     def is_compute(self) -> bool:
@@ -45,7 +47,7 @@ class Kind(StrEnum):
     @property
     def of_whole_stage(self) -> bool:
         """Whether this concerns a stage and no microbatch."""
-        return self in (Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
+        return KINDS.index(self) >= UNSHARD
 
     @property
     def starts_backward(self) -> bool:
@@ -56,11 +58,13 @@ class Kind(StrEnum):
 KINDS = tuple(Kind)
 NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 # The kind's number is the low byte of a code. Compute kinds come first.
-F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD = range(len(KINDS))
+F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B = range(8)
+UNSHARD, RESHARD, REDUCE_GRAD, SUM_REPLICAS, OPTIMIZER = range(8, len(KINDS))
 
 STAGE_SHIFT, MICROBATCH_SHIFT = 8, 24
 KIND_MASK, STAGE_MASK = 0xFF, 0xFFFF
 MAX_STAGES = STAGE_MASK + 1
+MAX_MICROBATCHES = 1 << 32
 NO_MATE = -1
 
 
@@ -111,40 +115,58 @@ class Overlap:
         return f"({self.forward};{self.backward})OVERLAP_F_B"
 
 
-Step = Action | StageAction | Overlap
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A send and a receive with one neighbour as one action. Not PyTorch's: ours alone."""
 
-_ACTION = re.compile(r"(\d+)([FBIW]|SEND_F|RECV_F|SEND_B|RECV_B)(\d+)")
-_STAGE_ACTION = re.compile(r"(\d+)(UNSHARD|RESHARD|REDUCE_GRAD)")
-_OVERLAP = re.compile(r"\((\d+F\d+);(\d+[BI]\d+)\)OVERLAP_F_B")
+    send: Action
+    receive: Action
+
+    def __str__(self) -> str:
+        return f"({self.send};{self.receive})SEND_RECV"
+
+
+Step = Action | StageAction | Overlap | Exchange
+
+_ACTION = re.compile(r"([0-9]+)([FBIW]|SEND_F|RECV_F|SEND_B|RECV_B)([0-9]+)")
+_STAGE_ACTION = re.compile(r"([0-9]+)(UNSHARD|RESHARD|REDUCE_GRAD)")
+_OVERLAP = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+[BI][0-9]+)\)OVERLAP_F_B")
+_EXCHANGE = re.compile(r"\(([0-9]+SEND_[FB][0-9]+);([0-9]+RECV_[FB][0-9]+)\)SEND_RECV")
 
 
 def parse(text: str) -> Step:
     """Read the text form, such as `2F0` or `(3F5;0B2)OVERLAP_F_B`.
 
     Raises:
-        ScheduleError: if text is not exactly one action.
+        ScheduleError: if text is not exactly one action, or its numbers are out of range.
     """
     if match := _ACTION.fullmatch(text):
-        return Action(_stage(match[1]), Kind(match[2]), int(match[3]))
+        return Action(
+            _number("stage", match[1], MAX_STAGES),
+            Kind(match[2]),
+            _number("microbatch", match[3], MAX_MICROBATCHES),
+        )
     if match := _STAGE_ACTION.fullmatch(text):
-        return StageAction(_stage(match[1]), Kind(match[2]))
-    if match := _OVERLAP.fullmatch(text):
-        forward, backward = parse(match[1]), parse(match[2])
-        assert isinstance(forward, Action)
-        assert isinstance(backward, Action)
-        return Overlap(forward, backward)
+        return StageAction(_number("stage", match[1], MAX_STAGES), Kind(match[2]))
+    if match := _OVERLAP.fullmatch(text) or _EXCHANGE.fullmatch(text):
+        first, second = parse(match[1]), parse(match[2])
+        assert isinstance(first, Action)
+        assert isinstance(second, Action)
+        return Overlap(first, second) if first.kind.is_compute else Exchange(first, second)
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
     raise ScheduleError(
-        f"{text!r} is not an action; expected <stage><F|B|I|W><microbatch>, such as 2F0, "
+        f"{shown!r} is not an action; expected <stage><F|B|I|W><microbatch>, such as 2F0, "
         "<stage><SEND_F|RECV_F|SEND_B|RECV_B><microbatch>, <stage><UNSHARD|RESHARD|REDUCE_GRAD> "
         "or (3F5;0B2)OVERLAP_F_B"
     )
 
 
-def _stage(text: str) -> int:
-    stage = int(text)
-    if stage >= MAX_STAGES:
-        raise ScheduleError(f"stage {stage} is out of range; stages are 0 to {MAX_STAGES - 1}")
-    return stage
+def _number(what: str, digits: str, end: int) -> int:
+    # Python refuses to convert thousands of digits, so the length is looked at first.
+    if len(digits) > 2 * len(str(end)) or int(digits) >= end:
+        shown = digits if len(digits) <= 20 else f"{digits[:8]}... of {len(digits)} digits"
+        raise ScheduleError(f"{what} {shown} is out of range; it goes from 0 to {end - 1}")
+    return int(digits)
 
 
 def decode(code: int) -> Action | StageAction:
@@ -160,8 +182,8 @@ class Stream(Sequence[Step]):
     """What one rank does, in order: a view of the columns of a Program.
 
     Attributes:
-        codes: a code for each step; of a pair, its forward's.
-        mates: the code of the backward half of each step that is a pair, else NO_MATE.
+        codes: a code for each step; of a pair, its forward's, of an exchange, its send's.
+        mates: the code of the other half of each step that is a pair or an exchange, else NO_MATE.
     """
 
     __slots__ = ("codes", "mates")
@@ -177,6 +199,9 @@ class Stream(Sequence[Step]):
             if isinstance(step, Overlap):
                 codes.append(step.forward.code)
                 mates.append(step.backward.code)
+            elif isinstance(step, Exchange):
+                codes.append(step.send.code)
+                mates.append(step.receive.code)
             else:
                 codes.append(step.code)
                 mates.append(NO_MATE)
@@ -202,10 +227,10 @@ class Stream(Sequence[Step]):
         step, mate = decode(self.codes[index]), self.mates[index]
         if mate == NO_MATE:
             return step
-        backward = decode(mate)
+        other = decode(mate)
         assert isinstance(step, Action)
-        assert isinstance(backward, Action)
-        return Overlap(step, backward)
+        assert isinstance(other, Action)
+        return Overlap(step, other) if step.kind.is_compute else Exchange(step, other)
 
     def __iter__(self) -> Iterator[Step]:
         return (self[at] for at in range(len(self)))
@@ -274,6 +299,8 @@ class Program:
         num_microbatches: m.
         placement: stage to rank, and the chains.
         ranks: one Stream a rank.
+        num_steps: how many training steps in a row; a rank does the same number of actions in
+            each, and each has microbatches 0 to m - 1.
         recipe: what `compile` makes it of again, beside m, p and v; empty for a program that
             came from elsewhere or was changed since.
         memo: what layers above have derived from this program, kept with it.
@@ -283,6 +310,7 @@ class Program:
     num_microbatches: int
     placement: Placement
     ranks: tuple[Stream, ...]
+    num_steps: int = field(default=1, kw_only=True)
     recipe: dict[str, Any] = field(default_factory=dict, compare=False)
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -321,8 +349,11 @@ class Program:
         """Whether no rank does any backward: evaluation, or pipelined inference."""
         backward = {B, I, W}
         return not any(
-            code & KIND_MASK in backward for stream in self.ranks for code in stream.codes
-        ) and not any(mate != NO_MATE for stream in self.ranks for mate in stream.mates)
+            code & KIND_MASK in backward
+            for stream in self.ranks
+            for column in (stream.codes, stream.mates)
+            for code in column
+        )
 
     @cached_property
     def has_communication(self) -> bool:

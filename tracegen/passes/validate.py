@@ -22,6 +22,7 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.repeat import step_of
 
 
 def validate(program: Program) -> Program:
@@ -38,6 +39,10 @@ def validate(program: Program) -> Program:
     """
     compute = program.compute_only()
     if compute.memo.get("valid"):
+        return program
+    if program.num_steps > 1:
+        for number in range(program.num_steps):
+            validate(step_of(compute, number))
         return program
     for look in (_misplaced, _duplicates, _missing, _out_of_order):
         if problems := list(look(compute)):
