@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,17 +11,30 @@ from tracegen.errors import CostError
 from tracegen.moe import MoE
 
 TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us")
-OF_STAGE = (*TIMES, "activation_bytes", "microbatch", "moe")
+WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us")
+OF_STAGE = (*TIMES, *WHOLE_STAGE, "activation_bytes", "microbatch", "moe")
+OF_RANK = ("slowdown",)
+OF_MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "w_stash_bytes")
 OF_MICROBATCH = (*TIMES, "scale")
 OF_LINK = ("alpha_us", "bandwidth_GBps")
 
+# Above this, us would be more ns than the engine's clock has.
+MOST = 10**18
+
 Table = Mapping[str | int, Mapping[str, Any]]
+
+# A stage, microbatch or rank as the key of a table; 01 would be another key than 1.
+NUMBER = "(?:0|[1-9][0-9]{0,9})"
+KEY = {"link": (re.compile(f"{NUMBER}-{NUMBER}"), "<from rank>-<to rank>, such as 0-1")}
+ANY_KEY = (re.compile(NUMBER), "a number")
 
 
 def check_number(name: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
+    if not number or not 0 <= value < math.inf:
         raise CostError(f"{name} = {value!r} is no cost; use a finite number, 0 or more")
+    if value > MOST:
+        raise CostError(f"{name} = {value:g} is more than any cost; 10**18 is the most")
 
 
 def check_bandwidth(name: str, value: Any) -> None:
@@ -29,6 +43,24 @@ def check_bandwidth(name: str, value: Any) -> None:
     check_number(name, value)
     if value == 0:
         raise CostError(f"{name} = 0 would never end; leave it out for no limit")
+
+
+def check_noise(sigma: Any, seed: Any) -> None:
+    check_number("jitter", sigma)
+    if sigma > 10:
+        raise CostError(f"jitter = {sigma} is beyond any noise; it is a sigma, such as 0.05")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise CostError(f"seed = {seed!r}; use a whole number")
+
+
+def check_memory(memory: Any) -> None:
+    if not isinstance(memory, Mapping):
+        raise CostError("memory is no table; write it as [memory]")
+    for key, value in memory.items():
+        if key not in OF_MEMORY:
+            raise CostError(f"memory: no size {key!r}; there are {', '.join(OF_MEMORY)}")
+        for one in value if isinstance(value, list | tuple) else [value]:
+            check_number(f"memory: {key}", one)
 
 
 def check_kernels(moe: Any, whole: list[str], stage: Table, microbatch: Table) -> None:
@@ -69,12 +101,12 @@ def check_kernels(moe: Any, whole: list[str], stage: Table, microbatch: Table) -
 
 def check_table(where: str, table: Any, allowed: tuple[str, ...]) -> None:
     if not isinstance(table, Mapping) or not all(isinstance(e, Mapping) for e in table.values()):
-        raise CostError(f'{where} is no table; write it as [{where}.NUMBER] (link: [link."0-1"])')
+        key = '"0-1"' if where == "link" else "NUMBER"
+        raise CostError(f"{where} is no table; write it as [{where.replace(' ', '.')}.{key}]")
+    pattern, form = KEY.get(where, ANY_KEY)
     for number, entry in table.items():
         here = f"{where} {number}"
-        a, dash, b = str(number).partition("-")
-        if not (a.isdecimal() and (b.isdecimal() if where == "link" else not dash)):
-            form = "<from rank>-<to rank>, such as 0-1" if where == "link" else "a number"
+        if not pattern.fullmatch(str(number)):
             raise CostError(f"{where} {number!r}: expected {form}")
         for key, value in entry.items():
             if key not in allowed:
@@ -85,5 +117,7 @@ def check_table(where: str, table: Any, allowed: tuple[str, ...]) -> None:
                 continue  # see check_kernels
             elif key == "bandwidth_GBps":
                 check_bandwidth(f"{here}: {key}", value)
+            elif key == "slowdown" and value == 0:
+                raise CostError(f"{here}: slowdown = 0; 1 is the usual speed, 1.5 is slower")
             else:
                 check_number(f"{here}: {key}", value)

@@ -15,11 +15,15 @@ from typing import Any
 from tracegen.cost_checks import (
     OF_LINK,
     OF_MICROBATCH,
+    OF_RANK,
     OF_STAGE,
     TIMES,
+    WHOLE_STAGE,
     Table,
     check_bandwidth,
     check_kernels,
+    check_memory,
+    check_noise,
     check_number,
     check_table,
 )
@@ -54,6 +58,17 @@ class Costs:
             Of several that apply, microbatch goes before stage, and both together before either.
         moe: the costs of a mixture-of-experts stage's kernels, in the place of f, b, i, w and fb.
             A stage may have its own of single kernels: {3: {"moe": {"attn_f": 500}}}.
+        rank: on single ranks: {3: {"slowdown": 1.5}} multiplies the times of its actions.
+        jitter: the sigma of a lognormal factor on every action's time; its median is 1.
+        seed: which factors.
+        grad_sync_us: a stage's gradient all-reduce or reduce-scatter among its data-parallel
+            peers, after its rank's last action of a step, in µs. A number, or one a stage.
+        replica_sync_us: the sum of a stage's gradients over the replicas that crossing chains
+            hold (Chimera, DualPipe): begins when all have come to it. A number, or one a stage.
+        optimizer_us: a stage's optimizer step, after that. A number, or one a stage.
+        memory: what a stage's weights hold beside activations, in bytes: weight_bytes,
+            gradient_bytes, optimizer_bytes, and w_stash_bytes, kept of each microbatch from its
+            I to its W. Each a number, or one a stage.
 
     Raises:
         CostError: for a cost that is no finite number >= 0, or contradicts another.
@@ -73,11 +88,20 @@ class Costs:
     microbatch: Table = field(default_factory=dict)
     link: Table = field(default_factory=dict)
     moe: MoE | None = None
+    rank: Table = field(default_factory=dict)
+    jitter: float = 0.0
+    seed: int = 0
+    grad_sync_us: Each = 0.0
+    replica_sync_us: Each = 0.0
+    optimizer_us: Each = 0.0
+    memory: Mapping[str, Each] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (*TIMES, "alpha_us", "boundary_bytes", "activation_bytes", "w_share"):
+        for name in (*TIMES, *WHOLE_STAGE, "boundary_bytes", "activation_bytes"):
             for value in _each(getattr(self, name)):
                 check_number(name, value)
+        for name in ("alpha_us", "w_share"):
+            check_number(name, getattr(self, name))
         check_bandwidth("bandwidth_GBps", self.bandwidth_GBps)
         if self.w_share > 1:
             raise CostError(f"w_share = {self.w_share} is more than the whole; use 0 to 1")
@@ -85,8 +109,11 @@ class Costs:
             ("stage", self.stage, OF_STAGE),
             ("microbatch", self.microbatch, OF_MICROBATCH),
             ("link", self.link, OF_LINK),
+            ("rank", self.rank, OF_RANK),
         ):
             check_table(where, table, allowed)
+        check_noise(self.jitter, self.seed)
+        check_memory(self.memory)
         whole = [name for name in TIMES if getattr(self, name) is not None]
         check_kernels(self.moe, whole, self.stage, self.microbatch)
         lengths = {len(v) for n in TIMES if isinstance(v := getattr(self, n), Sequence)}
@@ -106,7 +133,9 @@ class Costs:
 
     def in_force(self) -> dict[str, Any]:
         """Every cost, defaults spelt out, as plain data that `from_dict` takes."""
+        quiet = ("jitter", "seed", *WHOLE_STAGE)  # 0 goes without saying
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        data = {name: value for name, value in data.items() if name not in quiet or value != 0}
         if self.moe is not None:
             plain = {name: value for name, value in data.items() if name not in TIMES}
             return {n: v for n, v in plain.items() if v != {}} | {"moe": self.moe.in_force()}
@@ -141,11 +170,12 @@ class Costs:
             CostError: if it cannot be read, is no TOML or holds no costs.
         """
         try:
-            return cls.from_dict(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise CostError(f"{path}: {error.strerror}; expected a TOML file of costs") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # TOML's own, and what slips through it
             raise CostError(f"{path}: it is not TOML: {error}") from None
+        return cls.from_dict(data, str(path))
 
     def override(self, **given: float | None) -> Costs:
         """These costs with those given that are not None.
@@ -159,6 +189,13 @@ class Costs:
             new = {"b_us": None} | new
         return replace(self, **new)
 
+    @property
+    def in_bytes(self) -> bool:
+        """Whether activations are counted in bytes, not in units of one stage's."""
+        return self.activation_bytes is not None or any(
+            "activation_bytes" in entry for entry in self.stage.values()
+        )
+
     def activations(self, num_stages: int) -> list[float]:
         """What a stage's activations of one microbatch hold, by stage: bytes, or one unit.
 
@@ -166,14 +203,18 @@ class Costs:
             CostError: if they are given for another number of stages.
         """
         name = "activation_bytes"
-        return [
-            float(
-                of_number(self.stage, s).get(name)
-                or of_each(self.activation_bytes, s, name, num_stages)
-                or 1
-            )
+        sizes = [
+            of_number(self.stage, s).get(name, of_each(self.activation_bytes, s, name, num_stages))
             for s in range(num_stages)
         ]
+        if (known := [s for s, size in enumerate(sizes) if size is not None]) == []:
+            return [1.0] * num_stages
+        if None in sizes:
+            raise CostError(
+                f"stage {known[0]} has activation_bytes and stage {sizes.index(None)} has not; "
+                "give those of all stages"
+            )
+        return [float(size) for size in sizes]
 
     def times(self, program: Program) -> Times:
         """The times of every action of a program, in ns.

@@ -1,49 +1,28 @@
-"""Timeline -> Perfetto/Chrome JSON: the only place that writes microseconds.
+"""Layout -> Perfetto/Chrome JSON: the only place that writes microseconds.
 
-The layout follows what Perfetto's importer really does: all ranks are threads of
-one process, since only then do they keep their order in every version; times
-are differences of integer ns printed with three decimals, since rounding start
-and duration apart makes tiles overlap and the importer drops one; an arrow's
-ends stand at the starts of the tiles it joins, its start first in the file.
+It follows what Perfetto's importer really does: all ranks are threads of one
+process, since only then do they keep their order in every version; times are
+differences of integer ns printed with three decimals, since rounding start and
+duration apart makes tiles overlap and the importer drops one; an arrow's ends
+stand at the starts of the slices it joins, its start first in the file.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from tracegen import __version__, metrics
-from tracegen.deps import NOTHING
 from tracegen.errors import FileError
-from tracegen.files import STDOUT, write_text
-from tracegen.ir import (
-    KIND_MASK,
-    KINDS,
-    MICROBATCH_SHIFT,
-    NO_MATE,
-    STAGE_MASK,
-    STAGE_SHIFT,
-)
-from tracegen.ir import B as FULL
-from tracegen.ir import F as FORWARD
-from tracegen.ir import I as INPUT
-from tracegen.ir import W as WEIGHT
+from tracegen.files import is_special, write_text
+from tracegen.layout import Counter, Layout, Row, Shape, layout
 from tracegen.timeline import Timeline
 
-# What a tile is called, before its microbatch. Perfetto colours a tile by a hash of
-# its name without digits: plain B looks like F there, and W like I. These give
-# yellow, red, blue and green; a pair (F1B0) is violet.
-LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
-PAIR_LETTERS = {FULL: "B", INPUT: "I"}
-CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
-
-# The ranks are threads 1 to p of this process. A thread whose id is that of its
-# process becomes its main thread and leaves the row.
-PIPELINE = 0
-
 SUFFIXES = (".json", ".json.gz")
+
+# Events joined to one piece of text: enough to write in few calls, few enough to hold.
+BATCH = 4096
 
 
 def write(line: Timeline, target: str | Path) -> None:
@@ -56,47 +35,29 @@ def write(line: Timeline, target: str | Path) -> None:
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
-    special = str(target) == STDOUT or (Path(target).exists() and not Path(target).is_file())
-    if not special and not str(target).endswith(SUFFIXES):
+    if not is_special(target) and not str(target).endswith(SUFFIXES):
         raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
-    write_text(target, chunks(line))
+    write_text(target, chunks(layout(line)))
 
 
-def chunks(line: Timeline) -> Iterator[str]:
+def chunks(shown: Layout) -> Iterator[str]:
     """The trace as JSON text, in pieces: an event a line."""
-    about = json.dumps(metadata(line), separators=(",", ":"), allow_nan=False)
+    about = json.dumps(shown.about, separators=(",", ":"), allow_nan=False)
     yield '{"displayTimeUnit":"ns",\n"otherData":' + about + ',\n"metadata":' + about
     yield ',\n"traceEvents":[\n'
-    yield ",\n".join(_names(line))
-    for rank in range(line.program.num_ranks):
-        for events in (_tiles(line, rank), _counter(line, rank)):
-            if text := ",\n".join(events):
-                yield ",\n" + text
-    if text := ",\n".join(_arrows(line)):
-        yield ",\n" + text
+    ids = thread_ids(shown)
+    yield ",\n".join(_names(shown, ids))
+    for row, (pid, tid) in zip(shown.rows, ids, strict=True):
+        yield from _joined(_slices(row, pid, tid))
+    for counter in shown.counters:
+        yield from _joined(_samples(counter))
+    yield from _joined(_arrows(shown, ids))
     yield "\n]}\n"
 
 
-def metadata(line: Timeline) -> dict[str, Any]:
-    """What the trace says of itself: the request, the costs in force and the figures."""
-    program = line.program
-    about = {
-        **metrics.summary(line),
-        "tool": "tracegen",
-        "tool_version": __version__,
-        "placement": program.placement.name,
-        "stage_ranks": list(program.placement.ranks),
-        "chains": [list(chain) for chain in program.placement.chains],
-        "forward_only": program.forward_only,
-        "costs": line.costs.in_force(),
-        "zero_length_actions": sum(
-            start == end for start, end in zip(line.start_ns, line.end_ns, strict=True)
-        ),
-        **line.config,
-    }
-    if not program.recipe:
-        about["program"] = [" ".join(map(str, stream)) for stream in program.ranks]
-    return about
+def _joined(events: Iterator[str]) -> Iterator[str]:
+    while batch := list(islice(events, BATCH)):
+        yield ",\n" + ",\n".join(batch)
 
 
 def us(ns: int) -> str:
@@ -104,80 +65,69 @@ def us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-def rank_name(rank: int, num_ranks: int) -> str:
-    """`rank 03`: as wide as the last, so that text order is rank order."""
-    return f"rank {rank:0{len(str(num_ranks - 1))}d}"
+def thread_ids(shown: Layout) -> list[tuple[int, int]]:
+    """The pid and tid of each row: the processes 0, 1000000, ...; their threads from 1.
+
+    A thread whose id is that of its process becomes its main thread and leaves the
+    row; thread 0 of another process than 0 is taken for that.
+    """
+    ids, count = [], dict[str, int]()
+    for row in shown.rows:
+        count[row.process] = count.get(row.process, 0) + 1
+        ids.append((list(count).index(row.process) * 1_000_000, count[row.process]))
+    return ids
 
 
-def _names(line: Timeline) -> Iterator[str]:
-    def meta(what: str, tid: int, **args: object) -> str:
-        event = {"ph": "M", "pid": PIPELINE, "tid": tid, "name": what, "args": args}
+def _names(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
+    def meta(what: str, pid: int, tid: int, **args: object) -> str:
+        event = {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
         return json.dumps(event, separators=(",", ":"))
 
-    yield meta("process_name", 0, name="pipeline")
-    yield meta("process_sort_index", 0, sort_index=0)
-    p = line.program.num_ranks
-    for rank in range(p):
-        yield meta("thread_name", rank + 1, name=rank_name(rank, p))
-        yield meta("thread_sort_index", rank + 1, sort_index=rank)
+    named = set()
+    for row, (pid, tid) in zip(shown.rows, ids, strict=True):
+        if pid not in named:
+            yield meta("process_name", pid, 0, name=row.process)
+            yield meta("process_sort_index", pid, 0, sort_index=len(named))
+            named.add(pid)
+        yield meta("thread_name", pid, tid, name=row.name)
+        yield meta("thread_sort_index", pid, tid, sort_index=tid - 1)
 
 
-def _tiles(line: Timeline, rank: int) -> Iterator[str]:
-    program = line.program
-    base, stream = program.offsets[rank], program.ranks[rank]
-    chain_of, bounds = program.placement.chain_of_stages(), metrics.phases(stream)
-    free = 0
-    for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
-        start, end = line.start_ns[base + at], line.end_ns[base + at]
-        waited, free = start - free, end
-        if end == start:
-            continue
-        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
-        name = f"{LETTERS[kind]}{code >> MICROBATCH_SHIFT}"
-        category, pair = CATEGORY[kind], ""
-        if mate != NO_MATE:
-            other = mate & KIND_MASK
-            name += f"{PAIR_LETTERS[other]}{mate >> MICROBATCH_SHIFT}"
-            category = "overlap"
-            pair = (
-                f',"backward_op":"{KINDS[other]}"'
-                f',"backward_stage":{mate >> STAGE_SHIFT & STAGE_MASK}'
-                f',"backward_microbatch":{mate >> MICROBATCH_SHIFT}'
-            )
-        wait = f',"wait_us":{us(waited)}' if waited else ""
-        if line.blocker[base + at] != NOTHING:
-            wait = f',"waited_for":"{metrics.waited_for(line, base + at)}"' + wait
+def _slices(row: Row, pid: int, tid: int) -> Iterator[str]:
+    head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":%d.%03d,"dur":%d.%03d,"name":"%s"'
+    known: dict[Shape, tuple[str, list[int]]] = {}
+    for start, end, name, shape, values in row.slices():
+        if shape not in known:
+            known[shape] = _template(shape, values)
+        template, in_ns = known[shape]
+        for at in in_ns:
+            values = (*values[:at], us(values[at]), *values[at + 1 :])
+        ns = end - start
+        yield head % (start // 1000, start % 1000, ns // 1000, ns % 1000, name) + template % values
+
+
+def _template(shape: Shape, values: tuple[object, ...]) -> tuple[str, list[int]]:
+    """The end of a slice's text with a place for each argument, and which of those are in ns."""
+    in_ns = [at for at, key in enumerate(shape.keys) if key.endswith("_us")]
+    args = ",".join(
+        f'"{key}":%s' if key.endswith("_us") or not isinstance(value, str) else f'"{key}":"%s"'
+        for key, value in zip(shape.keys, values, strict=True)
+    )
+    return f',"cat":"{shape.category}","args":{{{args}}}}}', in_ns
+
+
+def _samples(counter: Counter) -> Iterator[str]:
+    end = f',"name":"{counter.name}","args":{{"{counter.unit}":%s}}}}'
+    for ns, value in counter.samples():
+        yield f'{{"ph":"C","pid":0,"ts":{us(ns)}' + end % value
+
+
+def _arrows(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
+    for number, arrow in enumerate(shown.arrows(), start=1):
+        row_a, start_a, row_b, start_b, name, category = arrow
+        (pid_a, tid_a), (pid_b, tid_b) = ids[row_a], ids[row_b]
+        what = f'"id":{number},"name":"{name}","cat":"{category}"'
         yield (
-            f'{{"ph":"X","pid":{PIPELINE},"tid":{rank + 1},"ts":{us(start)},"dur":{us(end - start)}'
-            f',"name":"{name}","cat":"{category}","args":{{"rank":{rank},"stage":{stage}'
-            f',"microbatch":{code >> MICROBATCH_SHIFT},"op":"{KINDS[kind]}"{pair}'
-            f',"chain":{chain_of[stage]},"phase":"{metrics.phase(at, bounds)}"{wait}}}}}'
-        )
-
-
-def _counter(line: Timeline, rank: int) -> Iterator[str]:
-    """The activations that the rank holds: one sample wherever they change."""
-    name = rank_name(rank, line.program.num_ranks)
-    for ns, held in metrics.activations(line, rank):
-        yield (
-            f'{{"ph":"C","pid":{PIPELINE},"ts":{us(ns)},"name":"{name}"'
-            f',"args":{{"activations":{held}}}}}'
-        )
-
-
-def _arrows(line: Timeline) -> Iterator[str]:
-    """Two events for every transfer between ranks whose tiles are both there."""
-    program, start, end = line.program, line.start_ns, line.end_ns
-    number = 0
-    for move in line.transfers():
-        a, b = move.source, move.target
-        if start[a] == end[a] or start[b] == end[b]:
-            continue
-        number += 1
-        what = '"activation","cat":"forward"' if move.forward else '"gradient","cat":"backward"'
-        ends = ((a, "s", ""), (b, "f", ',"bp":"e"'))
-        yield ",\n".join(
-            f'{{"ph":"{ph}","pid":{PIPELINE},"tid":{program.rank_of_step(step) + 1}'
-            f',"ts":{us(start[step])},"id":{number},"name":{what}{point}}}'
-            for step, ph, point in ends
+            f'{{"ph":"s","pid":{pid_a},"tid":{tid_a},"ts":{us(start_a)},{what}}},\n'
+            f'{{"ph":"f","pid":{pid_b},"tid":{tid_b},"ts":{us(start_b)},{what},"bp":"e"}}'
         )

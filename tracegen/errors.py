@@ -9,6 +9,10 @@ class ScheduleError(TracegenError):
     """A schedule is unknown, refuses the size it was asked for, or its file cannot be used."""
 
 
+class BrokenSchedule(ScheduleError):
+    """A schedule's own code fails, or gives what is no order."""
+
+
 class UnknownSchedule(ScheduleError):
     """No shipped, installed or given schedule has that name."""
 
@@ -51,3 +55,7 @@ class QueryError(TracegenError):
 
 class ServeError(TracegenError):
     """A trace cannot be served to the browser."""
+
+
+class ExecuteError(TracegenError):
+    """A program cannot be executed here, a rank failed, or its gradients are wrong."""

@@ -43,18 +43,37 @@ def opened(target: str | Path) -> Iterator[IO[bytes]]:
     path = Path(target)
     try:
         if str(target) == STDOUT:
+            if sys.stdout is None:
+                raise FileError("-: cannot be written: stdout is closed")
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-        elif path.exists() and not path.is_file():
+        elif is_special(path):
             with path.open("wb") as file:
                 yield file
         else:
-            with _replacing(path.resolve()) as file:
+            with _replacing(_resolved(path)) as file:
                 yield file
     except BrokenPipeError:
         raise
     except OSError as error:
         raise FileError(f"{target}: cannot be written: {error.strerror or error}") from None
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # Python's word for it up to 3.12
+        raise OSError("a loop of symbolic links") from None
+
+
+def is_special(target: str | Path) -> bool:
+    """Whether a target is there and no regular file: stdout, a pipe, /dev/null, a folder."""
+    if str(target) == STDOUT:
+        return True
+    try:
+        return Path(target).exists() and not Path(target).is_file()
+    except OSError:  # a name too long, a folder closed to us: writing will say so
+        return False
 
 
 @contextmanager

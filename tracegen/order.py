@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
 
-from tracegen.errors import ScheduleError
+from tracegen.errors import BrokenSchedule, ScheduleError
 from tracegen.ir import (
     MICROBATCH_SHIFT,
     NO_MATE,
@@ -81,6 +81,17 @@ class OverlapSlot(Cell):
 
 
 def overlap(forward: Slot, backward: Slot) -> OverlapSlot:
+    """A pair.
+
+    Raises:
+        BrokenSchedule: if they are not an F and a B or I.
+    """
+    for slot, kinds, what in (
+        (forward, (Kind.FORWARD,), "first an F"),
+        (backward, (Kind.FULL_BACKWARD, Kind.BACKWARD_INPUT), "then a B or I"),
+    ):
+        if not isinstance(slot, Slot) or slot.kind not in kinds:
+            raise BrokenSchedule(f"a pair is of two slots of stages, {what}")
     return OverlapSlot(forward, backward)
 
 
@@ -305,7 +316,7 @@ def number(order: Order) -> Stream:
     out, so a short batch runs the order of a longer one.
 
     Raises:
-        ScheduleError: if a W stands where no I is owed one.
+        BrokenSchedule: if a W stands where no I is owed one, or something else is no cell.
     """
     return _Numbering().stream(order)
 
@@ -347,7 +358,7 @@ class _Numbering:
                 return self.maker(cell), None
             case OverlapSlot():
                 return self.maker(cell.forward), self.maker(cell.backward)
-        raise TypeError(f"not a cell: {cell!r}")
+        raise BrokenSchedule(f"{cell!r} is no cell; use slots such as stage.F, pairs or Actions")
 
     def maker(self, slot: Slot) -> Maker:
         stage, batch = slot.stage.index, slot.stage.microbatches
@@ -381,7 +392,7 @@ class _Numbering:
                 of, microbatch = debt
                 debt.clear()
                 return NO_MATE if microbatch == NO_MATE else encode(of, WEIGHT, microbatch)
-        raise ScheduleError(
+        raise BrokenSchedule(
             f"a W{'' if stage is None else f' of stage {stage}'} stands where no I is owed one; "
             "put it after an I"
         )

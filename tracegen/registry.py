@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tracegen.errors import ScheduleError, UnknownSchedule
-from tracegen.schedule import Schedule
+from tracegen.schedule import Schedule, line_in
 
 ENTRY_POINTS = "tracegen.schedules"
 
@@ -45,7 +45,7 @@ def load_file(path: Path) -> list[Schedule]:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, Exception):
+        if isinstance(error, Exception | SystemExit):
             raise ScheduleError(f"{path}{_where(error, path)}: {_said(error)}") from error
         raise
     return _schedules_of(module, str(path))
@@ -75,7 +75,10 @@ def installed(taken: dict[str, Schedule]) -> tuple[dict[str, Schedule], list[str
                 if s.name in taken or s.name in named:
                     raise ScheduleError(f"it defines {s.name!r}, a name that is already taken")
                 named[s.name] = s
-        except Exception as error:  # whatever a plugin does wrong, the others still work
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # whatever a plugin does, the others still work
             problems.append(f"plugin {entry.name} ({entry.value}): {_said(error)}")
     return named, problems
 
@@ -137,18 +140,14 @@ def _schedules_of(module: ModuleType, source: str) -> list[Schedule]:
     return found
 
 
-def _said(error: Exception) -> str:
-    text = str(error) or "no message"
+def _said(error: BaseException) -> str:
+    text = (error.msg if isinstance(error, SyntaxError) else str(error)) or "no message"
     return text if isinstance(error, ScheduleError) else f"{type(error).__name__}: {text}"
 
 
-def _where(error: Exception, path: Path) -> str:
+def _where(error: BaseException, path: Path) -> str:
     """The line of the user's file that the error came through."""
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return f", line {error.lineno}"
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    here = str(path.absolute())
+    in_file = isinstance(error, SyntaxError) and error.filename in (here, None)
+    line = error.lineno if in_file and isinstance(error, SyntaxError) else line_in(here, error)
     return "" if line is None else f", line {line}"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracegen.cost_checks import TIMES, Table
 from tracegen.errors import CostError
 from tracegen.ir import (
     KIND_MASK,
+    MICROBATCH_SHIFT,
     NO_MATE,
+    OPTIMIZER,
+    REDUCE_GRAD,
+    SUM_REPLICAS,
     STAGE_MASK,
     STAGE_SHIFT,
     Placement,
@@ -22,7 +26,8 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
-from tracegen.moe import KernelTimes
+from tracegen.jitter import PAIR, Jitter
+from tracegen.moe import Kernel, KernelTimes, MoE
 
 if TYPE_CHECKING:
     from tracegen.costs import Costs
@@ -45,6 +50,10 @@ class Times:
         alpha: latency by (from rank, to rank), where it differs from `any_alpha`.
         any_alpha: latency of the other links.
         kernels: of MoE stages the times of their kernels, whose sums `of_kind` and `single` are.
+        num_microbatches: of a step; where several steps are numbered in one row, microbatch m
+            is the first of the second.
+        of_whole_stage: by kind (REDUCE_GRAD, SUM_REPLICAS, OPTIMIZER), then by stage.
+        jitter: the factor on top, if there is one.
     """
 
     of_kind: tuple[list[int], list[int], list[int], list[int]]
@@ -56,32 +65,32 @@ class Times:
     bandwidth: dict[tuple[int, int], float | None]
     any_bandwidth: float | None
     boundary_bytes: list[float]
-    kernels: KernelTimes | None = None
+    kernels: KernelTimes | None
+    num_microbatches: int
+    of_whole_stage: dict[int, list[int]]
+    jitter: Jitter | None = None
 
     @classmethod
     def of(cls, costs: Costs, program: Program) -> Times:
         S, M = program.num_stages, program.num_microbatches
-        whole: list[dict[str, float | None]] = []
+        _check_numbers(costs, program)
+        slow = _slowdowns(costs, program.placement)
+        given: list[dict[str, float | None]] = []
         for stage in range(S):
             base = {n: of_each(getattr(costs, n), stage, n, S) for n in TIMES}
             times = times_at(base, DEFAULTS)
-            whole.append(times_at(of_number(costs.stage, stage), times))
-        for where, table, count in (
-            ("stage", costs.stage, S),
-            ("microbatch", costs.microbatch, M),
-        ):
-            for number in table:
-                if not 0 <= int(number) < count:
-                    raise CostError(f"{where} {number} has costs; the last {where} is {count - 1}")
+            given.append(_named(f"stage {stage}", of_number(costs.stage, stage), times))
+        whole = [_slowed(times, slow[stage]) for stage, times in enumerate(given)]
         single, single_pair = {}, {}
-        for stage, microbatch, times in _singles(costs, whole, M):
+        for stage, microbatch, own in _singles(costs, given, M):
+            times = _slowed(own, slow[stage])
             kinds = _in_ns(times)
             for kind in (FORWARD, FULL, INPUT, WEIGHT):
                 single[encode(stage, kind, microbatch)] = kinds[kind]
             if (pair := times["fb_us"]) is not None:
                 single_pair[encode(stage, FORWARD, microbatch)] = _ns(pair)
         columns = tuple([_in_ns(times)[kind] for times in whole] for kind in range(4))
-        if (kernels := _kernels(costs, S, M)) is not None:
+        if (kernels := _kernels(costs, slow, M)) is not None:
             columns, single = kernels.plain_columns(), kernels.plain_singles()
         alpha, bandwidth = _links(costs, program.num_ranks)
         return cls(
@@ -95,16 +104,38 @@ class Times:
             costs.bandwidth_GBps,
             _boundaries(costs.boundary_bytes, program.placement),
             kernels,
+            M,
+            _whole_stages(costs, slow),
+            Jitter(costs.jitter, costs.seed, M) if costs.jitter else None,
         )
 
     def duration(self, code: int, mate: int = NO_MATE) -> int:
         """The ns of a step: an action, or a pair of the codes of its forward and its backward."""
         stage = code >> STAGE_SHIFT & STAGE_MASK
         if mate == NO_MATE:
-            known = self.single.get(code) if self.single else None
-            return self.of_kind[code & KIND_MASK][stage] if known is None else known
-        pair = self.single_pair.get(code, self.pair[stage])
-        return self.duration(code) + self.duration(mate) if pair is None else pair
+            known = self.single.get(self._in_step(code)) if self.single else None
+            ns = self.of_kind[code & KIND_MASK][stage] if known is None else known
+            return ns if self.jitter is None else self.jitter.of(ns, code)
+        pair = self.pair[stage]
+        if self.single_pair:
+            pair = self.single_pair.get(self._in_step(code), pair)
+        if pair is None:
+            return self.duration(code) + self.duration(mate)
+        return pair if self.jitter is None else self.jitter.of(pair, code, PAIR)
+
+    def _in_step(self, code: int) -> int:
+        """The code with its microbatch numbered within its step."""
+        m = self.num_microbatches
+        return code - ((code >> MICROBATCH_SHIFT) // m * m << MICROBATCH_SHIFT)
+
+    def kernel(self, ns: int, code: int) -> int:
+        """The ns of a compute kernel of an action: its cost, and the action's jitter."""
+        return ns if self.jitter is None else self.jitter.of(ns, code)
+
+    def whole_stage(self, code: int) -> int:
+        """The ns of REDUCE_GRAD, SUM_REPLICAS or OPTIMIZER of a stage; 0 of other kinds."""
+        stages = self.of_whole_stage.get(code & KIND_MASK)
+        return 0 if stages is None else stages[code >> STAGE_SHIFT & STAGE_MASK]
 
     def latency(self, link: tuple[int, int]) -> int:
         """The ns a hand-over takes from the first rank to the second, beside its bytes."""
@@ -167,6 +198,16 @@ def times_at(
     return {name: None if us is None else us * scale for name, us in times.items()}
 
 
+def _named(
+    where: str, given: Mapping[str, Any], outer: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """As `times_at`, an error saying where."""
+    try:
+        return times_at(given, outer)
+    except CostError as error:
+        raise CostError(f"{where}: {error}") from None
+
+
 def of_number(table: Table, number: int) -> Mapping[str, Any]:
     """The entry of a stage or microbatch, whose key is text in TOML and JSON."""
     return table.get(number) or table.get(str(number)) or {}
@@ -188,22 +229,69 @@ def _singles(
                     f"microbatch {microbatch} has costs; the last microbatch is "
                     f"{num_microbatches - 1}"
                 )
-            own = times_at(everywhere.get(microbatch, {}), times)
-            yield stage, microbatch, times_at(here.get(microbatch, {}), own)
+            name = f"microbatch {microbatch}"
+            own = _named(name, everywhere.get(microbatch, {}), times)
+            yield stage, microbatch, _named(f"stage {stage} {name}", here.get(microbatch, {}), own)
 
 
-def _kernels(costs: Costs, num_stages: int, num_microbatches: int) -> KernelTimes | None:
+def _check_numbers(costs: Costs, program: Program) -> None:
+    for where, table, count in (
+        ("stage", costs.stage, program.num_stages),
+        ("microbatch", costs.microbatch, program.num_microbatches),
+        ("rank", costs.rank, program.num_ranks),
+    ):
+        for number in table:
+            if not 0 <= int(number) < count:
+                raise CostError(f"{where} {number} has costs; the last {where} is {count - 1}")
+
+
+def _slowdowns(costs: Costs, placement: Placement) -> list[float]:
+    """By stage, what its rank's times are multiplied by."""
+    return [of_number(costs.rank, rank).get("slowdown", 1.0) for rank in placement.ranks]
+
+
+def _slowed(times: dict[str, float | None], factor: float) -> dict[str, float | None]:
+    return {name: None if us is None else us * factor for name, us in times.items()}
+
+
+def _whole_stages(costs: Costs, slow: list[float]) -> dict[int, list[int]]:
+    """The ns of what is done to whole stages; only the optimizer's depend on the rank's speed."""
+
+    def us(name: str, stage: int) -> float:
+        given = of_each(getattr(costs, name), stage, name, len(slow))
+        return of_number(costs.stage, stage).get(name, given) or 0.0
+
+    stages = range(len(slow))
+    return {
+        REDUCE_GRAD: [_ns(us("grad_sync_us", stage)) for stage in stages],
+        SUM_REPLICAS: [_ns(us("replica_sync_us", stage)) for stage in stages],
+        OPTIMIZER: [_ns(us("optimizer_us", stage) * slow[stage]) for stage in stages],
+    }
+
+
+def _kernels(costs: Costs, slow: list[float], num_microbatches: int) -> KernelTimes | None:
     if costs.moe is None:
         return None
     stages = [
-        costs.moe.at_stage(f"stage {stage}", of_number(costs.stage, stage).get("moe", {}))
-        for stage in range(num_stages)
+        _slow_kernels(
+            costs.moe.at_stage(f"stage {stage}", of_number(costs.stage, stage).get("moe", {})),
+            factor,
+        )
+        for stage, factor in enumerate(slow)
     ]
     unit: dict[str, float | None] = dict.fromkeys(DEFAULTS, 1.0)
-    singles = _singles(costs, [unit] * num_stages, num_microbatches)
+    singles = _singles(costs, [unit] * len(slow), num_microbatches)
     return KernelTimes.of(
         stages, {(stage, mb): scaled["f_us"] or 0.0 for stage, mb, scaled in singles}
     )
+
+
+def _slow_kernels(moe: MoE, factor: float) -> MoE:
+    """The costs on a slow rank: its compute kernels last longer, its communication does not."""
+    if factor == 1:
+        return moe
+    compute = [kernel for kernel in Kernel if not kernel.is_communication]
+    return replace(moe, **{f"{k.cost}_us": [us * factor for us in moe.us(k)] for k in compute})
 
 
 def _links(

@@ -8,6 +8,7 @@ that torch would read by halves is refused, with the place.
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -78,7 +79,7 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    lines = text.splitlines()
+    lines = re.split(r"\r\n|\r|\n", text)
     while lines and not lines[-1].strip(", "):
         lines.pop()
     if not lines:
@@ -88,13 +89,16 @@ def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
             raise FileError(f"{name}, line {number}: it has tabs; {EXAMPLE}")
         if not line.strip(", "):
             raise FileError(f"{name}, line {number}: it is empty; {EXAMPLE}")
-        yield number, next(csv.reader([line]))
+        try:
+            yield number, next(csv.reader([line], strict=True))
+        except csv.Error as error:
+            raise FileError(f"{name}, line {number}: {error}; {EXAMPLE}") from None
 
 
 def _row(line: int, cells: list[str], name: str) -> Iterator[Step | None]:
     for number, cell in enumerate(cells):
         try:
-            yield parse(cell.strip()) if cell.strip() else None
+            yield parse(cell.strip(" ")) if cell.strip(" ") else None
         except ScheduleError as error:
             raise FileError(f"{name}, line {line}, cell {number + 1}: {error}") from None
 
@@ -116,12 +120,15 @@ def _shape(
                         f"which holds stage {stage}"
                     ],
                 )
+            batch = batches[stage]
             if code & KIND_MASK <= WEIGHT:
-                batches[stage].add(code >> MICROBATCH_SHIFT)
+                batch.add(code >> MICROBATCH_SHIFT)
+    if not any(batches.values()):
+        raise ProgramError(name, ["no rank has an F, B, I or W; there is nothing to do"])
     _check_stages(owner, streams, name)
     _check_numbering(streams, name)
-    m = 1 + max((max(batch) for batch in batches.values()), default=-1)
     numbers = set().union(*batches.values())
+    m = 1 + max(numbers)
     missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
     if missing < m:
         raise ProgramError(

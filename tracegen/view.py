@@ -200,7 +200,7 @@ def figures(line: Timeline) -> Iterator[Text | Table]:
         f"   overhead {metrics.bubble_overhead(line):.2%}"
         f"   span rate {metrics.span_rate(line):.2%}"
     )
-    unit = "bytes" if line.costs.activation_bytes is not None else "stage activations"
+    unit = "bytes" if line.costs.in_bytes else "stage activations"
     table = Table(box=None, pad_edge=False, header_style="")
     table.add_column("rank", justify="right")
     for name in ("busy", "idle", "peak, freed at input", "peak, freed at weight"):
