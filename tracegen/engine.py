@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tracegen import kernel_line, kernel_work
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import NOTHING
 from tracegen.errors import CostError
 from tracegen.ir import (
     KIND_MASK,
@@ -90,7 +90,7 @@ def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times) -> T
         costs,
         start,
         end,
-        kernel_line.step_blockers(found, waits(program), alone),
+        kernel_line.step_blockers(found, program, alone),
         found.busy_ns,
         peaks(program, costs),
         _queued_spans(lowered.work, done, lowered.step_of),

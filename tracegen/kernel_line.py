@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from tracegen.clock import Run
-from tracegen.deps import NOTHING, Waits
-from tracegen.ir import MICROBATCH_SHIFT, STAGE_MASK, STAGE_SHIFT
+from tracegen.deps import NOTHING, waits
+from tracegen.ir import MICROBATCH_SHIFT, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.kernel_work import KernelWork, Parts
 from tracegen.kernels import COMMUNICATION, COMPUTE
 from tracegen.moe import Kernel
@@ -73,11 +74,14 @@ class Kernels:
         rank = next(r for r in range(len(self.parts.rows) // 2) if index < self.row(r, 1).stop)
         return self._span(index, rank)
 
+    def of_stream(self, rank: int, stream: int) -> Iterator[KernelSpan]:
+        """The kernels of one stream of a rank, in the order they ran."""
+        return (self._span(index, rank) for index in self.row(rank, stream))
+
     def of_rank(self, rank: int) -> Iterator[KernelSpan]:
         """The kernels of a rank, compute before communication."""
         for stream in (COMPUTE, COMMUNICATION):
-            for index in self.row(rank, stream):
-                yield self._span(index, rank)
+            yield from self.of_stream(rank, stream)
 
     def __iter__(self) -> Iterator[KernelSpan]:
         for rank in range(len(self.parts.rows) // 2):
@@ -198,12 +202,14 @@ def tiles(found: Kernels, steps: int, alone: bool) -> tuple[array[int], array[in
     return start, end
 
 
-def step_blockers(found: Kernels, needs: Waits, alone: bool) -> array[int]:
+def step_blockers(found: Kernels, program: Program, alone: bool) -> array[int]:
     """The step whose result each step's tile waited for, NOTHING if its rank's streams were.
 
     From the kernel the tile starts with, back through the step's own kernels: a
-    backward's first mlpB waits for its combB, and that for the next stage.
+    backward's first mlpB waits for its combB, and that for the next stage. Where
+    kernels run alone, nothing of its own rank holds a step but the rank's order.
     """
+    needs, offsets = waits(program), program.offsets
     step_of = found.parts.step
     first: dict[int, int] = {}
     for stream, row in enumerate(found.parts.rows):
@@ -218,6 +224,8 @@ def step_blockers(found: Kernels, needs: Waits, alone: bool) -> array[int]:
         held_by = found.blocker[kernel]
         while held_by != NOTHING and step_of[held_by] == step:
             held_by = found.blocker[held_by]
-        if held_by != NOTHING and step_of[held_by] in (needs.forward[step], needs.backward[step]):
-            blockers[step] = step_of[held_by]
+        source = NOTHING if held_by == NOTHING else step_of[held_by]
+        same_rank = bisect_right(offsets, source) == bisect_right(offsets, step)
+        if source in (needs.forward[step], needs.backward[step]) and not (alone and same_rank):
+            blockers[step] = source
     return blockers
