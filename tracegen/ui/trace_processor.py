@@ -23,7 +23,7 @@ CHUNK_BYTES = 32 << 20
 """What the trace is handed over in; also the most that a native shell accepts at once."""
 
 # TraceProcessorRpc: methods and fields, protos/perfetto/trace_processor/trace_processor.proto
-APPEND_DATA, FINALIZE_DATA, QUERY, COMPUTE_METRIC, STATUS = 1, 2, 3, 5, 10
+APPEND_DATA, FINALIZE_DATA, QUERY, COMPUTE_METRIC, STATUS, RESET = 1, 2, 3, 5, 10, 11
 FATAL_ERROR = 5
 FINALIZE_RESULT_ERROR = 1
 REPLY = {APPEND_DATA: 201, FINALIZE_DATA: 212, QUERY: 203, COMPUTE_METRIC: 205, STATUS: 210}
@@ -48,11 +48,14 @@ def open_trace(path: str | Path, processor: str | None = None) -> Iterator[Any]:
         raise FileError(f"{trace}: no such file")
     if trace.stat().st_size == 0:
         raise FileError(f"{trace}: the file is empty")
+    is_running = processor is not None and _is_address(processor)
     started = start(processor)
     try:
         _load(started.http, trace)
         yield started
     finally:
+        if is_running:
+            call(_sender(started.http), RESET)  # it held nothing before, and may be used again
         started.close()
 
 
@@ -62,12 +65,16 @@ def start(processor: str | None) -> Any:
         return _start_wasm() if wasm.is_installed() else _start_downloaded()
     if Path(processor).is_file():
         return _start_shell(processor)
-    if re.fullmatch(r"[^/\\\s]+:\d+", processor):
+    if _is_address(processor):
         return _connect(processor)
     raise ToolMissing(
         f"--trace-processor: '{processor}' is no file; "
         "give the path of a trace_processor_shell, or host:port of a running one"
     )
+
+
+def _is_address(processor: str) -> bool:
+    return not Path(processor).is_file() and bool(re.fullmatch(r"[^/\\\s]+:\d+", processor))
 
 
 def _start_wasm() -> Any:
@@ -222,7 +229,7 @@ def call(send: Callable[[bytes], bytes], method: int, argument: bytes = b"") -> 
         for field, value in fields(message):
             if field == FATAL_ERROR and isinstance(value, bytes):
                 raise wasm.WasmCrash(f"trace processor: {value.decode()}")
-            if field == REPLY[method] and isinstance(value, bytes):
+            if field == REPLY.get(method) and isinstance(value, bytes):
                 reply += value
     return reply
 
