@@ -40,6 +40,9 @@ KINDS: dict[int | str, tuple[str, str, str, str]] = {
 
 MAX_RANKS = 48
 
+# A terminal of fewer columns gets the figures in a narrower form.
+NARROW = 72
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -122,7 +125,7 @@ class Tiling:
         if shown < p:
             yield Text(f"... and {p - shown} more ranks")
         yield _axis(margin, columns, self.line.makespan_ns)
-        yield _legend(self.line, coloured)
+        yield from _legend(self.line, coloured, options.max_width)
 
 
 def _row(name: str, row: list[Tile], coloured: bool) -> Text:
@@ -167,21 +170,24 @@ def _axis(margin: int, columns: int, makespan_ns: int) -> Text:
     return Text(" " * margin + "0" + end.rjust(max(len(end) + 1, columns - 1)), no_wrap=True)
 
 
-def _legend(line: Timeline, coloured: bool) -> Text:
+def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
+    """What the tiles are, in as few lines as that takes."""
     present = {
         code & KIND_MASK if mate == NO_MATE else PAIR
         for stream in line.program.ranks
         for code, mate in zip(stream.codes, stream.mates, strict=True)
     }
-    text = Text(no_wrap=True)
-    for kind in KINDS:
-        if kind not in present:
-            continue
-        letter, fill, colour, name = KINDS[kind]
-        text.append(f" {letter} " if coloured else f"{letter}{fill}", colour if coloured else None)
-        text.append(f" {name}   ")
-    text.rstrip()
-    return text
+    text = Text()
+    for letter, fill, colour, name in (KINDS[kind] for kind in KINDS if kind in present):
+        entry = Text(f"{letter}{fill}")
+        if coloured:
+            entry = Text().append(f" {letter} ", colour)
+        entry.append(f" {name}")
+        if text and len(text) + len(entry) + 3 > width:
+            yield text
+            text = Text()
+        text.append("   " if text else "").append_text(entry)
+    yield text
 
 
 def duration(ns: int) -> str:
@@ -192,19 +198,24 @@ def duration(ns: int) -> str:
     return f"{ns} ns"
 
 
-def figures(line: Timeline) -> Iterator[Text | Table]:
-    """The figures under the tiling; the README says what each means."""
+def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
+    """The figures under the tiling, for a terminal so wide; the README says what each means."""
+    narrow = width < NARROW
     yield Text(f"makespan         {duration(line.makespan_ns)}")
-    yield Text(
-        f"bubble           ratio {metrics.bubble_ratio(line):.2%}"
-        f"   overhead {metrics.bubble_overhead(line):.2%}"
-        f"   span rate {metrics.span_rate(line):.2%}"
+    bubble = (
+        f"bubble           ratio {metrics.bubble_ratio(line):.2%}",
+        f"overhead {metrics.bubble_overhead(line):.2%}",
+        f"span rate {metrics.span_rate(line):.2%}",
     )
+    yield Text(("\n" + " " * 17 if narrow else "   ").join(bubble))
     unit = "bytes" if line.costs.in_bytes else "stage activations"
-    table = Table(box=None, pad_edge=False, header_style="")
-    table.add_column("rank", justify="right")
-    for name in ("busy", "idle", "peak, freed at input", "peak, freed at weight"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Table(
+        box=None, pad_edge=False, header_style="", padding=(0, 1, 0, 0) if narrow else (0, 1)
+    )
+    for name in ("rank", "busy", "idle"):
+        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
+    for name in ("peak, freed at input", "peak, freed at weight"):
+        table.add_column(name, justify="right", no_wrap=not narrow, overflow="fold")
     peaks = line.peak_activations
     p = line.program.num_ranks
     for rank in range(min(p, MAX_RANKS)):

@@ -63,6 +63,14 @@ class Group(click.Group):
         except BrokenPipeError:  # the reader of our output has seen enough
             sys.stderr.close()
             raise SystemExit(0) from None
+        except OSError as error:  # files say what they are: this is stdout
+            raise Refusal(f"the output cannot be written: {error.strerror or error}") from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise SystemExit(INTERRUPTED) from None
+
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class Refusal(click.ClickException):

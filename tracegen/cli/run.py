@@ -92,5 +92,5 @@ def _print(line: Timeline, to_stderr: bool) -> None:
     out = console(stderr=to_stderr)
     out.print(view.heading(line))
     out.print(view.Tiling(line))
-    for figure in view.figures(line):
+    for figure in view.figures(line, out.width):
         out.print(figure)

@@ -11,6 +11,7 @@ from tracegen.errors import DeadlockError, ProgramError
 from tracegen.ir import (
     KIND_MASK,
     MICROBATCH_SHIFT,
+    NO_MATE,
     STAGE_MASK,
     STAGE_SHIFT,
     Program,
@@ -44,7 +45,7 @@ def validate(program: Program) -> Program:
         for number in range(program.num_steps):
             validate(step_of(compute, number))
         return program
-    for look in (_misplaced, _duplicates, _missing, _out_of_order):
+    for look in (_no_pairs, _misplaced, _duplicates, _missing, _out_of_order):
         if problems := list(look(compute)):
             raise ProgramError(program.name, problems)
     if (stuck := blocked(compute)) is not None:
@@ -58,6 +59,15 @@ def where(program: Program, step: int) -> str:
     rank = program.rank_of_step(step)
     at = step - program.offsets[rank]
     return f"rank {rank}, action {at}: {program.ranks[rank][at]}"
+
+
+def _no_pairs(program: Program) -> Iterator[str]:
+    for rank, stream in enumerate(program.ranks):
+        for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
+            if mate != NO_MATE and (
+                code & KIND_MASK != FORWARD or mate & KIND_MASK not in (FULL, INPUT)
+            ):
+                yield f"rank {rank}, action {at}: {stream[at]} is no pair of an F and a B or I"
 
 
 def _misplaced(program: Program) -> Iterator[str]:
