@@ -20,6 +20,7 @@ from tracegen.cli.stats import command as stats_command
 from tracegen.errors import FileError, QueryError, ToolMissing
 from tracegen.ui import trace_processor, wasm
 from tracegen.ui.query import query, stats, views
+from tracegen.ui.serve import TraceServer, running
 from tracegen.ui.trace_processor import open_trace
 
 pytest_plugins = ["tests.perfetto.fixtures"]
@@ -283,6 +284,10 @@ class TestShells:
             f"127.0.0.1:{port}: no trace processor answers ([Errno 111] Connection refused); "
             "start trace_processor_shell --httpd"
         )
+
+    def test_somebody_else_there(self, sample_trace: Path) -> None:
+        with running(TraceServer(sample_trace, port=0)) as server, pytest.raises(ToolMissing):
+            query(sample_trace, "SELECT 1", f"127.0.0.1:{server.port}")
 
     def test_neither_file_nor_address(self, sample_trace: Path) -> None:
         with pytest.raises(ToolMissing) as error:

@@ -5,7 +5,8 @@ usage: python -m tests.perfetto.shell -D --http-port PORT
 """
 
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 from tracegen.ui import trace_processor, wasm
@@ -21,6 +22,7 @@ METHODS = {
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     processor: ClassVar[wasm.WasmProcessor]
+    lock: ClassVar = threading.Lock()
 
     def do_GET(self) -> None:
         self.answer()
@@ -30,10 +32,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/rpc":
-            reply = self.processor.rpc(body)
-        else:
-            reply = trace_processor.call(self.processor.rpc, METHODS[self.path], body)
+        with self.lock:
+            if self.path == "/rpc":
+                reply = self.processor.rpc(body)
+            else:
+                reply = trace_processor.call(self.processor.rpc, METHODS[self.path], body)
         self.send_response(200)
         self.send_header("Content-Length", str(len(reply)))
         self.end_headers()
@@ -46,4 +49,4 @@ class Handler(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     Handler.processor = wasm.WasmProcessor()
     address = ("localhost", int(sys.argv[sys.argv.index("--http-port") + 1]))
-    HTTPServer(address, Handler).serve_forever()
+    ThreadingHTTPServer(address, Handler).serve_forever()

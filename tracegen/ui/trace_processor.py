@@ -22,6 +22,9 @@ from tracegen.ui import wasm
 CHUNK_BYTES = 32 << 20
 """What the trace is handed over in; also the most that a native shell accepts at once."""
 
+PATIENCE_S = 10
+"""How long a running shell may take to say that it is there."""
+
 # TraceProcessorRpc: methods and fields, protos/perfetto/trace_processor/trace_processor.proto
 APPEND_DATA, FINALIZE_DATA, QUERY, COMPUTE_METRIC, STATUS, RESET = 1, 2, 3, 5, 10, 11
 FATAL_ERROR = 5
@@ -116,16 +119,24 @@ def _start_shell(path: str | None) -> Any:
 
 
 def _connect(address: str) -> Any:
+    from http.client import HTTPException
+
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from perfetto.trace_processor import TraceProcessor
 
     shell = TraceProcessor(addr=address)
+    connection = shell.http.conn
+    connection.timeout = PATIENCE_S
     try:
         loaded = shell.http.status().loaded_trace_name
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, DecodeError) as error:
         shell.close()
         raise ToolMissing(
             f"{address}: no trace processor answers ({error}); start trace_processor_shell --httpd"
         ) from error
+    connection.timeout = None
+    if connection.sock is not None:
+        connection.sock.settimeout(None)  # loading a trace may take its time
     if loaded:
         shell.close()
         raise ToolMissing(
