@@ -80,6 +80,13 @@ def index(program: Program) -> Index:
     return program.memo.setdefault("index", Index(forward, gradient, weight))  # type: ignore[no-any-return]
 
 
+def neighbours(program: Program) -> tuple[list[int], list[int]]:
+    """The previous and the next stage of each stage in its chain, -1 where there is none."""
+    if "neighbours" not in program.memo:
+        program.memo["neighbours"] = program.placement.neighbours()
+    return program.memo["neighbours"]  # type: ignore[no-any-return]
+
+
 def waits(program: Program) -> Waits:
     """What each step of the program waits for; nothing for communication.
 
@@ -91,7 +98,7 @@ def waits(program: Program) -> Waits:
     if program.num_steps > 1:
         return waits(flat(program))
     M, made = program.num_microbatches, index(program)
-    previous, following = program.placement.neighbours()
+    previous, following = neighbours(program)
     nothing = array("q", [NOTHING]) * len(program)
     own, forward, backward = nothing[:], nothing[:], nothing[:]
     for stream, base in zip(program.ranks, program.offsets, strict=False):

@@ -6,16 +6,15 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import (
     KIND_MASK,
+    KINDS,
     MICROBATCH_SHIFT,
     NO_MATE,
     STAGE_MASK,
     STAGE_SHIFT,
     Stream,
-    decode,
-    encode,
 )
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
@@ -79,24 +78,26 @@ def phase(at: int, bounds: tuple[int, int]) -> str:
     return WARMUP if at < bounds[0] else STEADY if at < bounds[1] else COOLDOWN
 
 
-def waited_for(line: Timeline, step: int) -> str:
-    """The action whose result a step waited for last, in text form; "" if it did not wait."""
-    if (blocker := line.blocker[step]) == NOTHING:
+def waited_for(line: Timeline, rank: int, step: int) -> str:
+    """The action whose result a step of the rank waited for last, in text form.
+
+    "" for a step that did not wait for another.
+    """
+    program, blocker = line.program, line.blocker[step]
+    if blocker == NOTHING:
         return ""
-    program, needs = line.program, waits(line.program)
-    rank = program.rank_of_step(step)
+    previous, following = neighbours(program)
     at = step - program.offsets[rank]
     code, mate = program.ranks[rank].codes[at], program.ranks[rank].mates[at]
-    previous, following = program.placement.neighbours()
-    if blocker == needs.forward[step]:
+    if blocker == waits(program).forward[step]:
         stage = previous[code >> STAGE_SHIFT & STAGE_MASK]
-        return str(decode(encode(stage, FORWARD, code >> MICROBATCH_SHIFT)))
+        return f"{stage}F{code >> MICROBATCH_SHIFT}"
     half = code if mate == NO_MATE else mate
     stage = following[half >> STAGE_SHIFT & STAGE_MASK]
-    other = program.rank_of_step(blocker)
+    other = program.placement.ranks[stage]
     stream, where = program.ranks[other], blocker - program.offsets[other]
     made = stream.codes[where] if stream.mates[where] == NO_MATE else stream.mates[where]
-    return str(decode(encode(stage, made & KIND_MASK, half >> MICROBATCH_SHIFT)))
+    return f"{stage}{KINDS[made & KIND_MASK].value}{half >> MICROBATCH_SHIFT}"
 
 
 def critical_path(line: Timeline) -> array[int]:
@@ -173,21 +174,21 @@ def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
     given_back = {FULL: 1.0, INPUT: 1.0 - costs.w_share, WEIGHT: costs.w_share}
     if program.forward_only:
         given_back[FORWARD] = 1.0
-    changes: dict[int, float] = {0: 0.0}
+    base, held = program.offsets[rank], 0.0
+    then, shown = 0, 0.0
     for at, code in program.ranks[rank].halves():
-        step, kind = program.offsets[rank] + at, code & KIND_MASK
-        held = size[code >> STAGE_SHIFT & STAGE_MASK]
-        if kind == FORWARD:
-            changes[line.start_ns[step]] = changes.get(line.start_ns[step], 0.0) + held
-        if kind in given_back:
-            end = line.end_ns[step]
-            changes[end] = changes.get(end, 0.0) - held * given_back[kind]
-    now, last = 0.0, None
-    for ns, change in sorted(changes.items()):
-        now += change
-        if (shown := as_number(now)) != last:
-            yield ns, shown
-            last = shown
+        kind, one = code & KIND_MASK, size[code >> STAGE_SHIFT & STAGE_MASK]
+        for ns, change in (
+            (line.start_ns[base + at], one if kind == FORWARD else 0.0),
+            (line.end_ns[base + at], -one * given_back.get(kind, 0.0)),
+        ):
+            if change and ns != then:
+                if held != shown or then == 0:
+                    yield then, as_number(held)
+                    shown = held
+                then = ns
+            held += change
+    yield then, as_number(held)
 
 
 def gaps(line: Timeline, rank: int) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from tracegen.deps import NOTHING, Waits, waits
+from tracegen.deps import NOTHING, Waits, neighbours, waits
 from tracegen.ir import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -89,7 +89,7 @@ def _messages(program: Program, code: int) -> Iterator[tuple[int, int]]:
     kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
     if kind >= WEIGHT:
         return
-    previous, following = program.memo.setdefault("neighbours", program.placement.neighbours())
+    previous, following = neighbours(program)
     to = following[stage] if kind == FORWARD else previous[stage]
     ranks, microbatch = program.placement.ranks, code >> MICROBATCH_SHIFT
     if to < 0 or ranks[to] == ranks[stage]:

@@ -1,0 +1,285 @@
+"""What a trace shows: its rows and their slices, arrows and counters, before any file format.
+
+The emitters write this down; colours, names and the order of rows are decided
+here, so that JSON and protobuf say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tracegen import __version__, metrics
+from tracegen.deps import NOTHING, neighbours, waits
+from tracegen.ir import (
+    KIND_MASK,
+    KINDS,
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    STAGE_MASK,
+    STAGE_SHIFT,
+)
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+from tracegen.kernels import COMMUNICATION, COMPUTE
+from tracegen.moe import Kernel
+from tracegen.timeline import Timeline
+
+# What a tile is called, before its microbatch. Perfetto colours a tile by a hash of
+# its name without digits: plain B looks like F there, and W like I. These give
+# yellow, red, blue and green; a pair (F1B0) is violet.
+LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
+PAIR_LETTERS = {FULL: "B", INPUT: "I"}
+CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
+
+PIPELINE, KERNELS = "pipeline", "kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What slices of a kind have in common: their category and the names of their arguments.
+
+    An argument whose name ends in `_us` is held in ns and written in µs.
+    """
+
+    category: str
+    keys: tuple[str, ...]
+
+
+# start_ns, end_ns, name, shape, the values of its arguments
+Slice = tuple[int, int, str, Shape, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a process: a thread of the trace.
+
+    Attributes:
+        process: the group of rows that it belongs to.
+        name: zero-padded, so that the order of names is that of rows.
+        slices: its slices by time, none empty, none across another.
+    """
+
+    process: str
+    name: str
+    slices: Callable[[], Iterator[Slice]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A number over time, in the process `pipeline`: (ns, value from then on)."""
+
+    name: str
+    unit: str
+    samples: Callable[[], Iterator[tuple[int, float]]]
+
+
+# row and start of the slice it leaves, row and start of the slice it reaches, name, category
+Arrow = tuple[int, int, int, int, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A whole trace.
+
+    Attributes:
+        about: what it says of itself.
+        rows: in order; a process's rows stand together.
+        counters: in order.
+        arrows: for every transfer both of whose tiles are there, and between kernels.
+    """
+
+    about: dict[str, Any]
+    rows: list[Row]
+    counters: list[Counter]
+    arrows: Callable[[], Iterator[Arrow]]
+
+
+def layout(line: Timeline) -> Layout:
+    """What the trace of a timeline shows."""
+    p = line.program.num_ranks
+    rows = [
+        Row(PIPELINE, rank_name(rank, p), lambda rank=rank: _tiles(line, rank))  # type: ignore[misc]
+        for rank in range(p)
+    ]
+    if line.kernels is not None:
+        rows += _kernel_rows(line)
+    unit = "activations" if line.costs.activation_bytes is None else "bytes"
+    counters = [
+        Counter(rank_name(rank, p), unit, lambda rank=rank: metrics.activations(line, rank))  # type: ignore[misc]
+        for rank in range(p)
+    ]
+    return Layout(metadata(line), rows, counters, lambda: _arrows(line))
+
+
+def metadata(line: Timeline) -> dict[str, Any]:
+    """What the trace says of itself: the request, the costs in force and the figures."""
+    program = line.program
+    about = {
+        **metrics.summary(line),
+        "tool": "tracegen",
+        "tool_version": __version__,
+        "placement": program.placement.name,
+        "stage_ranks": list(program.placement.ranks),
+        "chains": [list(chain) for chain in program.placement.chains],
+        "forward_only": program.forward_only,
+        "costs": line.costs.in_force(),
+        "zero_length_actions": sum(
+            start == end for start, end in zip(line.start_ns, line.end_ns, strict=True)
+        ),
+        **line.config,
+    }
+    if not program.recipe:
+        about["program"] = [" ".join(map(str, stream)) for stream in program.ranks]
+    return about
+
+
+def rank_name(rank: int, num_ranks: int) -> str:
+    """`rank 03`: as wide as the last, so that text order is rank order."""
+    return f"rank {rank:0{len(str(num_ranks - 1))}d}"
+
+
+_COMMON = ("rank", "stage", "microbatch", "op", "chain", "phase")
+_PAIR = ("backward_op", "backward_stage", "backward_microbatch")
+_WAITS = {
+    (waited, blocked): (("wait_us",) if waited else ()) + (("waited_for",) if blocked else ())
+    for waited in (False, True)
+    for blocked in (False, True)
+}
+_SINGLE_SHAPES = {
+    (kind, *how): Shape(category, _COMMON + keys)
+    for kind, category in CATEGORY.items()
+    for how, keys in _WAITS.items()
+}
+_PAIR_SHAPES = {how: Shape("overlap", _COMMON + _PAIR + keys) for how, keys in _WAITS.items()}
+
+
+def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
+    """The steps of a rank that take time: a loop run once a tile, so it looks little up."""
+    program, blocker = line.program, line.blocker
+    stream, base = program.ranks[rank], program.offsets[rank]
+    chain_of = program.placement.chain_of_stages()
+    steady, cooldown = metrics.phases(stream)
+    free = 0
+    first, last = base, base + len(stream)
+    times = zip(line.start_ns[first:last], line.end_ns[first:last], strict=True)
+    for at, (code, mate, (start, end)) in enumerate(
+        zip(stream.codes, stream.mates, times, strict=True)
+    ):
+        waited, free = start - free, end
+        if end == start:
+            continue
+        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
+        microbatch = code >> MICROBATCH_SHIFT
+        phase = "warmup" if at < steady else "steady" if at < cooldown else "cooldown"
+        blocked = blocker[base + at] != NOTHING
+        why = ((waited,) if waited else ()) + (
+            (metrics.waited_for(line, rank, base + at),) if blocked else ()
+        )
+        about = (rank, stage, microbatch, KINDS[kind].value, chain_of[stage], phase)
+        how = (waited != 0, blocked)
+        if mate == NO_MATE:
+            name, shape = f"{LETTERS[kind]}{microbatch}", _SINGLE_SHAPES[(kind, *how)]
+        else:
+            other, number = mate & KIND_MASK, mate >> MICROBATCH_SHIFT
+            name, shape = f"F{microbatch}{PAIR_LETTERS[other]}{number}", _PAIR_SHAPES[how]
+            about += (KINDS[other].value, mate >> STAGE_SHIFT & STAGE_MASK, number)
+        yield start, end, name, shape, about + why
+
+
+def _arrows(line: Timeline) -> Iterator[Arrow]:
+    """Every transfer between ranks whose tiles both take time, then what kernels wait for."""
+    program, needs = line.program, waits(line.program)
+    start, end, ranks = line.start_ns, line.end_ns, program.placement.ranks
+    previous, following = neighbours(program)
+
+    def arrow(source: int, other: int, target: int, rank: int, forward: bool) -> Iterator[Arrow]:
+        from_rank = ranks[other]
+        if from_rank != rank and start[source] != end[source] and start[target] != end[target]:
+            what = ("activation", "forward") if forward else ("gradient", "backward")
+            yield (from_rank, start[source], rank, start[target], *what)
+
+    for rank, stream in enumerate(program.ranks):
+        base = program.offsets[rank]
+        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+            if (source := needs.forward[step]) != NOTHING:
+                other = previous[code >> STAGE_SHIFT & STAGE_MASK]
+                yield from arrow(source, other, step, rank, True)
+            if (source := needs.backward[step]) != NOTHING:
+                half = code if mate == NO_MATE else mate
+                other = following[half >> STAGE_SHIFT & STAGE_MASK]
+                yield from arrow(source, other, step, rank, False)
+    if line.kernels is not None:
+        yield from _kernel_arrows(line)
+
+
+_KERNEL_SHAPES = {
+    (kernel, waited): Shape(
+        "communication" if kernel.is_communication else "compute",
+        ("rank", "stage", "microbatch", "layer", "kernel", *_WAITS[waited, False]),
+    )
+    for kernel in Kernel
+    for waited in (False, True)
+}
+STREAM_NAMES = {COMPUTE: "compute", COMMUNICATION: "communication"}
+
+
+def _kernel_rows(line: Timeline) -> list[Row]:
+    """Two rows a rank: its compute and its communication stream."""
+    p = line.program.num_ranks
+    return [
+        Row(
+            KERNELS,
+            f"{rank_name(rank, p)} {STREAM_NAMES[stream]}",
+            lambda rank=rank, stream=stream: _kernels(line, rank, stream),  # type: ignore[misc]
+        )
+        for rank in range(p)
+        for stream in (COMPUTE, COMMUNICATION)
+    ]
+
+
+def kernel_name(kernel: Kernel) -> str:
+    """As `attn_F`: with the underscore Perfetto gives every kind on a stream its own colour."""
+    name, _, half = kernel.name.partition("_")
+    return f"{name.lower()}_{half}"
+
+
+_KERNEL_NAMES = {kernel: kernel_name(kernel) for kernel in Kernel}
+
+
+def _kernels(line: Timeline, rank: int, stream: int) -> Iterator[Slice]:
+    assert line.kernels is not None
+    free = 0
+    for span in line.kernels.of_stream(rank, stream):
+        waited, free = span.start_ns - free, span.end_ns
+        if span.start_ns == span.end_ns:
+            continue
+        name = _KERNEL_NAMES[span.kernel]
+        about = (rank, span.stage, span.microbatch, span.layer, name)
+        shape = _KERNEL_SHAPES[span.kernel, waited != 0]
+        yield (
+            span.start_ns,
+            span.end_ns,
+            f"{name}{span.microbatch}",
+            shape,
+            about + ((waited,) if waited else ()),
+        )
+
+
+def _kernel_arrows(line: Timeline) -> Iterator[Arrow]:
+    """Where a kernel stood still for one of the other stream or another rank."""
+    kernels, p = line.kernels, line.program.num_ranks
+    assert kernels is not None
+    for rank in range(p):
+        for stream in (COMPUTE, COMMUNICATION):
+            for span in kernels.of_stream(rank, stream):
+                if span.blocker == NOTHING or span.start_ns == span.end_ns:
+                    continue
+                source = kernels[span.blocker]
+                if source.start_ns == source.end_ns:
+                    continue
+                rows = [p + 2 * k.rank + k.stream for k in (source, span)]
+                yield (rows[0], source.start_ns, rows[1], span.start_ns, "result", "kernel")
