@@ -211,21 +211,25 @@ class _Lowering:
     def kernels(
         self,
         step: int,
-        halves: tuple[int, int],
+        halves: tuple[int, ...],
         held: list[list[Wait]],
         extra: dict[Place, list[Wait]],
         rows: tuple[_Jobs, _Jobs],
     ) -> None:
         """The jobs of one step, added to both streams; what was held is let go."""
-        shape, tables = self.numbers.shapes[step], self.tables
-        time = [tables.table(*_stage_and_microbatch(half)) for half in halves if half != NO_MATE]
+        shape, tables, m = self.numbers.shapes[step], self.tables, self.times.num_microbatches
+        halves = halves[:1] if halves[1] == NO_MATE else halves
+        time = [tables.table(stage, mb % m) for stage, mb in map(_stage_and_microbatch, halves)]
         for row, parts in enumerate(shape.rows):
             other = self.numbers.base[1 - row][step]
             waits_of = shape.waits[row]
             for at, (kernel, layer) in enumerate(parts):
-                mine = time[_half_of(kernel) if len(time) == 2 else 0]
+                half = _half_of(kernel) if len(halves) == 2 else 0
+                ns = time[half][kernel][layer]
+                if row == COMPUTE:
+                    ns = self.times.kernel(ns, halves[half])
                 inside = [(other + position, 0) for position in waits_of[at]]
-                rows[row].add(mine[kernel][layer], held[row], inside, extra.get((row, at), []))
+                rows[row].add(ns, held[row], inside, extra.get((row, at), []))
                 held[row] = []
 
     def steps(self, rank: int) -> list[tuple[int, int, int]]:

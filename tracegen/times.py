@@ -15,9 +15,9 @@ from tracegen.ir import (
     NO_MATE,
     OPTIMIZER,
     REDUCE_GRAD,
-    SUM_REPLICAS,
     STAGE_MASK,
     STAGE_SHIFT,
+    SUM_REPLICAS,
     Placement,
     Program,
     encode,
@@ -291,7 +291,8 @@ def _slow_kernels(moe: MoE, factor: float) -> MoE:
     if factor == 1:
         return moe
     compute = [kernel for kernel in Kernel if not kernel.is_communication]
-    return replace(moe, **{f"{k.cost}_us": [us * factor for us in moe.us(k)] for k in compute})
+    slowed: dict[str, Any] = {f"{k.cost}_us": [us * factor for us in moe.us(k)] for k in compute}
+    return replace(moe, **slowed)
 
 
 def _links(
