@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import tracegen
 from tests.perfetto import processor, sample
+from tracegen import metrics
 from tracegen.cli.query import command as query_command
 from tracegen.cli.stats import command as stats_command
 from tracegen.errors import FileError, QueryError, ToolMissing
+from tracegen.moe import MoE
 from tracegen.ui import trace_processor, wasm
 from tracegen.ui.query import query, stats, views
 from tracegen.ui.serve import TraceServer, running
@@ -146,6 +149,39 @@ class TestViews:
         assert (figures.bubble.rows, figures.ranks.rows, figures.waits.rows) == ((), (), ())
         (track,) = figures.tracks.records()
         assert (track["track_name"], track["slices"], track["busy"]) == ("rank 00 compute", 1, 5000)
+
+
+MOE = MoE(
+    block="dualpipe", attn_f_us=300, disp_f_us=100.5, mlp_f_us=300, comb_f_us=100, comb_b_us=100,
+    mlp_b_us=300, disp_b_us=100, attn_b_us=300, mlp_wgrad_us=200, attn_wgrad_us=200,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schedule", "costs"),
+    [
+        ("gpipe", tracegen.Costs()),
+        ("1f1b", tracegen.Costs(f_us=1 / 3, i_us=0.1, w_us=0.7, alpha_us=0.011)),
+        ("zbv", tracegen.Costs(f_us=997, i_us=1009, w_us=13.007)),
+        ("dualpipev", tracegen.Costs(fb_us=2500, alpha_us=30)),
+        ("dualpipev", tracegen.Costs(moe=MOE)),
+    ],
+)
+def test_sql_and_tracegen_agree(schedule: str, costs: tracegen.Costs, tmp_path: Path) -> None:
+    line = tracegen.replay(tracegen.compile(schedule, num_ranks=4, num_microbatches=10), costs)
+    path = tmp_path / "trace.json"
+    tracegen.write(line, path)
+    figures = stats(path)
+    (bubble,) = figures.bubble.records()
+    assert bubble["makespan"] == line.makespan_ns
+    assert bubble["ratio"] == pytest.approx(metrics.bubble_ratio(line))
+    assert bubble["overhead"] == pytest.approx(metrics.bubble_overhead(line))
+    assert bubble["span_rate"] == pytest.approx(metrics.span_rate(line))
+    ranks = figures.ranks.records()
+    assert [rank["busy"] for rank in ranks] == list(line.busy_ns)
+    assert [rank["idle"] for rank in ranks] == list(line.idle_ns)
+    assert [rank["span"] for rank in ranks] == [metrics.span_ns(line, r) for r in range(4)]
+    assert figures.problems.rows == ()
 
 
 def last_ends(trace: Path) -> tuple[tuple[int, ...], ...]:

@@ -81,7 +81,11 @@ WITH
     FROM tracegen_track
     WHERE group_name = 'kernels' AND track_name GLOB 'rank [0-9]* compute'
   ),
-  step AS (SELECT MAX(last_end) - MIN(first_start) AS makespan FROM tile)
+  step AS (
+    SELECT MAX(last_end) - MIN(first_start) AS makespan
+    FROM tracegen_track
+    WHERE group_name IN ('pipeline', 'kernels') AND track_name GLOB 'rank [0-9]*'
+  )
 SELECT
   rank,
   tiles,
