@@ -1,26 +1,91 @@
-"""`tracegen show`: the tiling in the terminal."""
+"""`tracegen show`: the tiling in the terminal, or as a picture."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.common import console, cost_options, size_options, timeline_of
+from tracegen.cli.common import console, cost_options, say, size_options, timeline_of
+
+if TYPE_CHECKING:
+    from tracegen.timeline import Timeline
 
 
 @click.command("show")
 @click.argument("schedule_or_trace")
 @size_options
 @cost_options
-def command(schedule_or_trace: str, **options: Any) -> None:
-    """Draw the tiling of a schedule or a trace in the terminal.
+@click.option("--svg", metavar="FILE", help="Write it as SVG, for papers and pages; - is stdout.")
+@click.option("--html", metavar="FILE", help="Write it as a page that zooms; - is stdout.")
+@click.option(
+    "--theme",
+    type=click.Choice(["paper", "dark"]),
+    help="Of a picture; else paper, and for a page the reader's own.",
+)
+@click.option("--arrows", is_flag=True, help="Draw every hand-over between ranks in the picture.")
+@click.option("--memory", is_flag=True, help="Draw each rank's activations under its tiles.")
+@click.option("--legend/--no-legend", default=True, help="Heading and legend of the picture.")
+@click.option("--width", type=click.IntRange(200, 20_000), metavar="PX", help="Of the SVG.")
+def command(
+    schedule_or_trace: str,
+    svg: str | None,
+    html: str | None,
+    theme: str | None,
+    arrows: bool,
+    memory: bool,
+    legend: bool,
+    width: int | None,
+    **options: Any,
+) -> None:
+    r"""Draw the tiling of a schedule or a trace: in the terminal, or to a file.
 
-    Time runs across, scaled to the terminal's width; each rank is a line.
+    Time runs across; each rank is a line. In the terminal it is scaled to the width.
+
+    \b
+        tracegen show dualpipe -p 8 -m 20
+        tracegen show dualpipe -p 8 -m 20 --svg dualpipe.svg
+        tracegen show trace.json --html trace.html --arrows --memory
     """
+    look = {"theme": theme, "arrows": arrows, "memory": memory, "legend": legend}
+    if svg is None and html is None:
+        given = [f"--{name}" for name in ("theme", "arrows", "memory") if look[name]]
+        given += [] if legend else ["--no-legend"]
+        given += [] if width is None else ["--width"]
+        if given:
+            raise click.UsageError(f"{given[0]} is about a picture; add --svg FILE or --html FILE")
+    if width is not None and svg is None:
+        raise click.UsageError("--width is about an SVG; a page takes its window's")
+    if svg == html == "-":
+        raise click.UsageError("--svg - and --html - both want stdout; give one of them a file")
+    line = timeline_of(schedule_or_trace, options)
+    if svg is not None:
+        _svg(line, svg, width, look)
+    if html is not None:
+        _html(line, html, look)
+    if svg is None and html is None:
+        _print(line)
+
+
+def _svg(line: Timeline, target: str, width: int | None, look: dict[str, Any]) -> None:
+    from tracegen.ui import svg
+
+    svg.write(line, target, svg.Look(**look | {"theme": look["theme"] or "paper"}, width=width))
+    if target != "-":
+        say(f"wrote {target}")
+
+
+def _html(line: Timeline, target: str, look: dict[str, Any]) -> None:
+    from tracegen.ui import html
+
+    html.write(line, target, html.Look(**look))
+    if target != "-":
+        say(f"wrote {target}")
+
+
+def _print(line: Timeline) -> None:
     from tracegen import view
 
-    line = timeline_of(schedule_or_trace, options)
     out = console()
     out.print(view.heading(line))
     out.print(view.Tiling(line))
