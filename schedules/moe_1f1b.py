@@ -10,7 +10,7 @@ from tracegen.order import Order, Pipe, Slot, overlap
 from tracegen.schedule import schedule
 
 
-@schedule("moe-1f1b", paper="arXiv:2006.09503")
+@schedule("moe-1f1b", paper="arXiv:2006.09503", block="none")
 def moe_1f1b(rank: int, pipe: Pipe) -> Order:
     """1F1B without pairs: every all-to-all is exposed."""
     R, M = pipe.num_ranks, pipe.num_microbatches
@@ -19,7 +19,9 @@ def moe_1f1b(rank: int, pipe: Pipe) -> Order:
     return [stage.F] * warmup + [stage.B, stage.F] * (M - warmup) + [stage.B] * warmup
 
 
-@schedule("moe-1f1b-bad-overlap", paper="github.com/Victarry/PP-Schedule-Visualization")
+@schedule(
+    "moe-1f1b-bad-overlap", paper="github.com/Victarry/PP-Schedule-Visualization", block="pair"
+)
 def moe_1f1b_bad_overlap(rank: int, pipe: Pipe) -> Order:
     """1F1B of merged pairs: what overlaps is inside a block, whose end holds back all behind it."""
     R, M = pipe.num_ranks, pipe.num_microbatches
@@ -31,6 +33,7 @@ def moe_1f1b_bad_overlap(rank: int, pipe: Pipe) -> Order:
     "moe-1f1b-overlap",
     paper="arXiv:2104.04473",
     stages_per_rank=None,
+    block="dualpipe",
     aliases=("combined-1f1b", "moe-interleaved-1f1b"),
     needs="m a multiple of max(1, m div p)",
 )

@@ -131,10 +131,11 @@ def us(ns: int) -> float:
 def summary(line: Timeline) -> dict[str, Any]:
     """The figures of a timeline as plain data: the same in `--json` and in a trace's metadata.
 
-    Times are in µs; `peak_activations` as Timeline has them.
+    Times are in µs; `peak_activations` as Timeline has them. The figures of the
+    communication stream are there only with MoE costs.
     """
     program = line.program
-    return {
+    found = {
         "schema_version": SCHEMA_VERSION,
         "schedule": program.name,
         "p": program.num_ranks,
@@ -149,6 +150,11 @@ def summary(line: Timeline) -> dict[str, Any]:
         "idle_us": [us(idle) for idle in line.idle_ns],
         "peak_activations": line.peak_activations,
     }
+    if line.kernels is not None:
+        found["comm_busy_us"] = [us(busy) for busy in line.comm_busy_ns]
+        found["exposed_us"] = [us(exposed) for exposed in line.exposed_ns]
+        found["overlap_ratio"] = line.overlap_ratio
+    return found
 
 
 def critical_steps(line: Timeline) -> list[dict[str, Any]]:

@@ -31,6 +31,8 @@ class Schedule:
         default_stages_per_rank: v where it is the user's choice and not given.
         example: the (p, m) of the paper's own figure, or of a textbook's: what a request
             without sizes gets.
+        block: for a schedule of mixture-of-experts stages, the order in which its kernels run:
+            what makes the command line replay it with MoE costs unless others are given.
         needs: the sizes it is defined for, in words, such as "m >= 2p".
         aliases: other names that people use.
     """
@@ -42,6 +44,7 @@ class Schedule:
     stages_per_rank: int | None
     default_stages_per_rank: int
     example: tuple[int, int]
+    block: str
     needs: str
     aliases: tuple[str, ...]
 
@@ -207,6 +210,7 @@ def schedule(
     stages_per_rank: int | None = 1,
     default_stages_per_rank: int = 2,
     example: tuple[int, int] = (4, 8),
+    block: str = "",
     needs: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[[int, Pipe], Order]], Schedule]:
@@ -223,6 +227,7 @@ def schedule(
             stages_per_rank,
             default_stages_per_rank,
             example,
+            block,
             needs,
             aliases,
         )

@@ -8,7 +8,7 @@ narrow for the number beside the letter, numbers have a line of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -24,10 +24,12 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.kernels import COMMUNICATION
+from tracegen.moe import Kernel
 from tracegen.timeline import Timeline
 
 PAIR = "pair"
-IDLE = "idle"
+DISPATCH, COMBINE = "dispatch", "combine"
 
 # kind -> the letter and the fill of its tiles without colour, its colour, and its name.
 KINDS: dict[int | str, tuple[str, str, str, str]] = {
@@ -36,6 +38,8 @@ KINDS: dict[int | str, tuple[str, str, str, str]] = {
     INPUT: ("I", "~", "white on #3f8fc6", "input gradient"),
     WEIGHT: ("W", "+", "white on #2e8b67", "weight gradient"),
     PAIR: ("FB", "#", "white on #6a6ad0", "overlapped pair"),
+    DISPATCH: ("d", ":", "black on #9fd3b0", "dispatch"),
+    COMBINE: ("c", ".", "black on #d9c7a0", "combine"),
 }
 
 MAX_RANKS = 48
@@ -54,6 +58,10 @@ class Tile:
     labels: tuple[str, ...]
 
 
+# start_ns, end_ns, kind, labels
+Span = tuple[int, int, int | str, tuple[str, ...]]
+
+
 def scale(line: Timeline, width: int) -> int:
     """How many columns the makespan takes: a whole number for the commonest tile if that fits."""
     makespan = line.makespan_ns
@@ -69,22 +77,44 @@ def scale(line: Timeline, width: int) -> int:
 def tiles(line: Timeline, rank: int, columns: int) -> list[Tile]:
     """The tiles of a rank that are a column wide or more, and, between, the commonest kind."""
     stream, base = line.program.ranks[rank], line.program.offsets[rank]
-    whole = max(1, line.makespan_ns)
+
+    def found() -> Iterator[Span]:
+        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+            kind: int | str = code & KIND_MASK if mate == NO_MATE else PAIR
+            yield line.start_ns[step], line.end_ns[step], kind, _labels(kind, code, mate)
+
+    return _on_screen(found(), line.makespan_ns, columns)
+
+
+def communication(line: Timeline, rank: int, columns: int) -> list[Tile]:
+    """The rank's communication kernels in the same way; none without MoE costs."""
+    if line.kernels is None:
+        return []
+    dispatch = (Kernel.DISP_F, Kernel.DISP_B)
+    return _on_screen(
+        (
+            (k.start_ns, k.end_ns, DISPATCH if k.kernel in dispatch else COMBINE, ("", ""))
+            for k in line.kernels.of_stream(rank, COMMUNICATION)
+        ),
+        line.makespan_ns,
+        columns,
+    )
+
+
+def _on_screen(spans: Iterable[Span], makespan_ns: int, columns: int) -> list[Tile]:
     wide: list[Tile] = []
     thin: dict[int, Counter[int | str]] = {}
-    for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
-        start, end = line.start_ns[step], line.end_ns[step]
+    whole = max(1, makespan_ns)
+    for start, end, kind, labels in spans:
         left, right = start * columns // whole, end * columns // whole
-        kind: int | str = code & KIND_MASK if mate == NO_MATE else PAIR
         if right > left:
-            wide.append(Tile(left, right, kind, _labels(kind, code, mate)))
+            wide.append(Tile(left, right, kind, labels))
         elif end > start:
             thin.setdefault(left, Counter())[kind] += end - start
     taken = {column for tile in wide for column in range(tile.left, tile.right)}
     for column, kinds in thin.items():
-        kind, ns = kinds.most_common(1)[0]
-        if column not in taken and 2 * sum(kinds.values()) * columns >= whole and ns:
-            wide.append(Tile(column, column + 1, kind, ("",)))
+        if column not in taken and 2 * sum(kinds.values()) * columns >= whole:
+            wide.append(Tile(column, column + 1, kinds.most_common(1)[0][0], ("", "")))
     return sorted(wide, key=lambda tile: tile.left)
 
 
@@ -120,6 +150,9 @@ class Tiling:
         two_lines = not coloured and 2 * sum(map(_is_tight, chain(*rows))) > sum(map(len, rows))
         for rank, row in enumerate(rows):
             yield _row(f"rank {rank:>{digits}} ", row, coloured)
+            if self.line.kernels is not None:
+                beside = communication(self.line, rank, columns)
+                yield _row("comm".ljust(margin), beside, coloured)
             if two_lines:
                 yield _numbers(" " * margin, row)
         if shown < p:
@@ -161,7 +194,7 @@ def _face(tile: Tile, coloured: bool) -> tuple[str, Style | None]:
         if tile.kind == PAIR and len(tile.labels[0]) < width:
             label = tile.labels[0]
         return label.center(width), Style.parse(colour)
-    label = next((x for x in (*tile.labels[:1], letter[:1]) if len(x) <= width), "")
+    label = next(x for x in (tile.labels[0] or letter, letter[:1]) if len(x) <= width)
     return label.ljust(width, fill), None
 
 
@@ -177,6 +210,8 @@ def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
         for stream in line.program.ranks
         for code, mate in zip(stream.codes, stream.mates, strict=True)
     }
+    if line.kernels is not None:
+        present |= {DISPATCH, COMBINE}
     text = Text()
     for letter, fill, colour, name in (KINDS[kind] for kind in KINDS if kind in present):
         entry = Text(f"{letter}{fill}")
@@ -212,7 +247,8 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     table = Table(
         box=None, pad_edge=False, header_style="", padding=(0, 1, 0, 0) if narrow else (0, 1)
     )
-    for name in ("rank", "busy", "idle"):
+    moe = ("comm busy", "exposed") if line.kernels is not None else ()
+    for name in ("rank", "busy", "idle", *moe):
         table.add_column(name, justify="right", no_wrap=True, overflow="fold")
     for name in ("peak, freed at input", "peak, freed at weight"):
         table.add_column(name, justify="right", no_wrap=not narrow, overflow="fold")
@@ -223,11 +259,14 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
             str(rank),
             duration(line.busy_ns[rank]),
             duration(line.idle_ns[rank]),
+            *(duration(of[rank]) for of in (line.comm_busy_ns, line.exposed_ns) if moe),
             *(f"{peaks[at][rank]:g}" for at in ("freed_at_input", "freed_at_weight")),
         )
     if p > MAX_RANKS:
         table.add_row("...")
     yield table
+    if line.overlap_ratio is not None:
+        yield Text(f"overlap          {line.overlap_ratio:.2%} of communication beside computation")
     yield Text(f"peaks are in {unit}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from tracegen.costs import Costs
     from tracegen.ir import Program
+    from tracegen.moe import MoE
     from tracegen.timeline import Timeline
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -39,6 +41,13 @@ COSTS = (
     ),
     click.option(
         "--w-share", type=float, metavar="X", help="Of activations, kept until W: 0 to 1."
+    ),
+    click.option(
+        "--moe",
+        "moe_pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Kernels of MoE stages: block=dualpipe, layers=2, attn_f=400, ... Repeatable.",
     ),
     click.option(
         "--costs",
@@ -83,16 +92,44 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     )
 
 
-def costs_of(options: dict[str, Any], base: Costs | None = None) -> Costs:
-    """The costs that the options ask for, over those of the file, or over `base`."""
+PLAIN = ("f_us", "b_us", "i_us", "w_us", "fb_us")
+OTHERS = ("alpha_us", "bandwidth_GBps", "boundary_bytes", "activation_bytes", "w_share")
+
+
+def costs_of(
+    options: dict[str, Any], program: Program | None = None, base: Costs | None = None
+) -> Costs:
+    """The costs that the options ask for, over those of the file, of `base` or of the schedule.
+
+    A schedule of mixture-of-experts stages has MoE costs where none are given.
+    """
     from tracegen.costs import Costs
 
-    file = options["costs_file"]
+    file, pairs = options["costs_file"], options["moe_pairs"]
     costs = (base or Costs()) if file is None else Costs.from_toml(file)
-    names = (
-        "f_us b_us i_us w_us fb_us alpha_us bandwidth_GBps boundary_bytes activation_bytes w_share"
-    )
-    return costs.override(**{name: options[name] for name in names.split()})
+    block = _block_of(program) if base is None and file is None else ""
+    if pairs or (block and all(options[name] is None for name in PLAIN)):
+        costs = replace(costs, moe=_moe_of(pairs, costs.moe, block))
+    return costs.override(**{name: options[name] for name in (*PLAIN, *OTHERS)})
+
+
+def _block_of(program: Program | None) -> str:
+    """The order in which the schedule's paper runs the kernels of MoE stages, if it has one."""
+    if program is None or "schedule" not in program.recipe:
+        return ""
+    from tracegen import registry
+
+    return registry.find(program.recipe["schedule"]).block
+
+
+def _moe_of(pairs: tuple[str, ...], base: MoE | None, block: str) -> MoE:
+    from tracegen.moe import MoE
+
+    found = MoE.from_pairs(pairs)
+    given = {text.partition("=")[0] for text in pairs}
+    if base is not None:
+        return MoE.from_dict(base.in_force() | found.given())
+    return replace(found, block=block) if block and "block" not in given else found
 
 
 def is_trace(name: str) -> bool:
@@ -108,7 +145,8 @@ def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
         return read(Path(schedule_or_trace))
     from tracegen.engine import replay
 
-    return replay(program_of(schedule_or_trace, options), costs_of(options))
+    program = program_of(schedule_or_trace, options)
+    return replay(program, costs_of(options, program))
 
 
 def console(stderr: bool = False) -> Console:

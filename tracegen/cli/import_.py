@@ -28,7 +28,7 @@ def command(file: Path, output: str | None, **options: Any) -> None:
         )
     program = compiler.compile(file, communication=False)
     target = output or str(file.with_suffix(".json"))
-    emit.write(replay(program, costs_of(options)), target)
+    emit.write(replay(program, costs_of(options, program)), target)
     known = compiler.recognise(program)
     click.echo(
         f"{file}: p={program.num_ranks} m={program.num_microbatches} "

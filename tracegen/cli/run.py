@@ -68,12 +68,13 @@ def _request(
     if (schedule is None) == (like is None):
         raise click.UsageError("give either --schedule NAME or --like TRACE")
     if schedule is not None:
-        return program_of(schedule, options), costs_of(options)
+        program = program_of(schedule, options)
+        return program, costs_of(options, program)
     from tracegen.readers.chrome import request_of
 
     assert like is not None
     program, costs = request_of(Path(like))
-    return program, costs_of(options, costs)
+    return program, costs_of(options, program, costs)
 
 
 def _report(line: Timeline, target: str | None) -> dict[str, Any]:
