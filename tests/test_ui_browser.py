@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.perfetto import processor
+from tests.perfetto import colours, processor
 from tests.perfetto.browser import PerfettoUi
 from tracegen.ui.query import views
 from tracegen.ui.serve import PORT, PUBLIC_UI, TraceServer, running
@@ -79,3 +79,10 @@ def test_another_page_gets_nothing(
 def served_at(server: TraceServer) -> str:
     """The address of a server."""
     return f"http://127.0.0.1:{server.port}"
+
+
+def test_predicted_colours() -> None:
+    """What the UI was seen to paint: F and B alike, forward and backward apart."""
+    hues = {name: colours.colour(name)[0] for name in ("F3", "B12", "W", "forward", "backward")}
+    assert hues == {"F3": 65, "B12": 61, "W": 230, "forward": 126, "backward": 208}
+    assert colours.hue_distance("bwd", "wgrad") == 0
