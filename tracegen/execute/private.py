@@ -1,0 +1,69 @@
+"""torch's private names that execution leans on, in one place.
+
+The split of a backward in two is torch's own: `stage_backward_input` runs the
+graph down to the inputs and keeps the gradients that reach the weights' ops,
+`stage_backward_weight` goes on from those. Neither is public. The order that a
+schedule of torch.distributed.pipelining runs is private too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tracegen.errors import ExecuteError
+
+# Versions of torch with which the tests have passed. Others are tried, and refused by
+# name if what is used here is not there.
+TESTED = ("2.13",)
+
+try:
+    from torch.distributed.pipelining._backward import (
+        stage_backward,
+        stage_backward_input,
+        stage_backward_weight,
+    )
+except ImportError as error:  # pragma: no cover
+    raise ExecuteError(
+        f"torch {torch.__version__} has no {error.name}: it moved; tested with {', '.join(TESTED)}"
+    ) from None
+
+
+def backward_full(outputs: Tensor, grad: Tensor | None, given: Tensor) -> Tensor | None:
+    """Add the gradients of all parameters; return that of the input, None if it takes none."""
+    (of_input,) = stage_backward(outputs, grad, [given])
+    return of_input
+
+
+def backward_input(
+    outputs: Tensor, grad: Tensor | None, given: Tensor, parameters: Iterator[nn.Parameter]
+) -> tuple[Tensor | None, list[dict[str, Any]]]:
+    """The gradient of the input, and what `backward_weight` goes on from."""
+    grads = None if grad is None else [grad]
+    (of_input,), rest = stage_backward_input([outputs], grads, [given], parameters)
+    given.grad = None
+    return of_input, rest
+
+
+def backward_weight(parameters: Iterator[nn.Parameter], rest: list[dict[str, Any]]) -> None:
+    """Add the gradients of the parameters."""
+    stage_backward_weight(parameters, rest)
+
+
+def is_runtime(schedule: object) -> bool:
+    """Whether a torch schedule runs a list of actions, as all but GPipe and 1F1B do."""
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    return isinstance(schedule, _PipelineScheduleRuntime)
+
+
+def stages_of(schedule: Any) -> Sequence[Any]:
+    """The rank's stages of a torch schedule."""
+    return [schedule._stage] if hasattr(schedule, "_stage") else list(schedule._stages)
+
+
+def microbatches_of(schedule: Any) -> int:
+    return int(schedule._n_microbatches)

@@ -1,0 +1,40 @@
+"""Where each rank is, in memory that the launcher shares: who hangs, and who only waits."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence
+from dataclasses import dataclass
+
+SETUP, COMPUTING, WAITING, BETWEEN_STEPS, DONE = range(5)
+WIDTH = 2  # numbers a rank: changes so far, and position << 3 | state
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One process's two numbers in the shared row."""
+
+    row: MutableSequence[int]
+    process: int
+
+    def set(self, state: int, position: int = 0) -> None:
+        at = WIDTH * self.process
+        self.row[at + 1] = position << 3 | state
+        self.row[at] += 1
+
+    @property
+    def changes(self) -> int:
+        return self.row[WIDTH * self.process]
+
+    @property
+    def state(self) -> int:
+        return self.row[WIDTH * self.process + 1] & 7
+
+    @property
+    def position(self) -> int:
+        """The index, in the rank's stream, of the step it is at."""
+        return self.row[WIDTH * self.process + 1] >> 3
+
+
+def unshared(process: int = 0) -> Progress:
+    """A row that nobody watches."""
+    return Progress([0] * (WIDTH * (process + 1)), process)

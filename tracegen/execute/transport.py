@@ -1,0 +1,192 @@
+"""How a result gets from the rank that made it to the rank that needs it.
+
+Messages are matched by what they carry. On gloo that is the tag, so the order in
+which the two sides post does not matter; NCCL has no tags and matches in order,
+a link at a time, so `check_order` refuses a program whose two sides differ.
+Each direction between ranks has a group of its own: on NCCL a pair of ranks has
+one stream a group, and a receive that waits there must not hold up a send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from tracegen.errors import ExecuteError
+from tracegen.execute.clock import Device
+from tracegen.ir import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    RECV_B,
+    RECV_F,
+    SEND_B,
+    SEND_F,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Program,
+    decode,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a result is for: the forward or backward of a microbatch on stage `stage`."""
+
+    forward: bool
+    stage: int
+    microbatch: int
+
+
+class Transport(Protocol):
+    """Sends and receives of one rank."""
+
+    def send(self, message: Message, tensor: Tensor, to: int) -> None:
+        """Begin to send; the tensor is kept until it has gone."""
+
+    def receive(self, message: Message, buffer: Tensor, source: int) -> None:
+        """Begin to receive into the buffer."""
+
+    def wait(self, message: Message) -> Tensor:
+        """What was received, once it is there: for the current stream, not the host, on a GPU."""
+
+    def wait_on_host(self, message: Message) -> None:
+        """Hold the host until the message is there."""
+
+    def arrived(self, message: Message) -> bool:
+        """Whether its receive was posted, and `wait` need not hold up whoever calls it for ever."""
+
+    def finish(self) -> None:
+        """Hold the host until all that was sent has gone."""
+
+
+@dataclass
+class Links:
+    """Messages between processes, by torch.distributed.
+
+    Attributes:
+        world_rank: the process of a rank of the pipe.
+        rank: our rank of the pipe.
+        up, down: the groups of messages to higher and to lower ranks.
+        num_microbatches: m, of which tags are made.
+    """
+
+    world_rank: Callable[[int], int]
+    rank: int
+    up: Any
+    down: Any
+    num_microbatches: int
+    sending: list[tuple[Any, Tensor]] = field(default_factory=list)
+    coming: dict[Message, tuple[Any, Tensor]] = field(default_factory=dict)
+
+    def send(self, message: Message, tensor: Tensor, to: int) -> None:
+        tensor = tensor.contiguous()
+        group = self.up if to > self.rank else self.down
+        work = dist.isend(tensor, self.world_rank(to), group=group, tag=self._tag(message))
+        self.sending.append((work, tensor))
+
+    def receive(self, message: Message, buffer: Tensor, source: int) -> None:
+        group = self.down if source > self.rank else self.up
+        work = dist.irecv(buffer, self.world_rank(source), group=group, tag=self._tag(message))
+        self.coming[message] = (work, buffer)
+
+    def wait(self, message: Message) -> Tensor:
+        work, buffer = self.coming.pop(message)
+        work.wait()
+        return buffer
+
+    def wait_on_host(self, message: Message) -> None:
+        # gloo's wait holds the host anyhow, and its is_completed() stays False until then.
+        work, buffer = self.coming[message]
+        while buffer.is_cuda and not work.is_completed():
+            pass
+
+    def arrived(self, message: Message) -> bool:
+        return message in self.coming
+
+    def finish(self) -> None:
+        for work, _ in self.sending:
+            work.wait()
+        self.sending.clear()
+
+    def _tag(self, message: Message) -> int:
+        return 2 * (message.stage * self.num_microbatches + message.microbatch) + message.forward
+
+
+@dataclass
+class Mailbox:
+    """Messages between ranks that are streams of one process: the tensor itself is handed over.
+
+    All ranks share one box, which `of` gives each its view of. A receive copies
+    nothing, so its time on a link is nothing; the receiving stream waits for what
+    the sending stream had queued up to then.
+    """
+
+    device: Device
+    box: dict[Message, tuple[Any, Tensor]] = field(default_factory=dict)
+
+    def of(self, device: Device) -> Mailbox:
+        return Mailbox(device, self.box)
+
+    def send(self, message: Message, tensor: Tensor, to: int) -> None:
+        event = self.device.event()
+        event.record()
+        self.box[message] = (event, tensor)
+
+    def receive(self, message: Message, buffer: Tensor, source: int) -> None:
+        """Whatever is sent lands in the box."""
+
+    def wait(self, message: Message) -> Tensor:
+        event, tensor = self.box.pop(message)
+        self.device.waits_for(event)
+        if tensor.is_cuda:
+            # The allocator may not hand its memory out again before this stream has read it.
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return tensor
+
+    def wait_on_host(self, message: Message) -> None:
+        event, tensor = self.box[message]
+        if tensor.is_cuda:
+            event.synchronize()
+
+    def arrived(self, message: Message) -> bool:
+        return message in self.box
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+
+def check_order(program: Program) -> None:
+    """For NCCL: are the messages of each link received in the order in which they are sent?
+
+    Raises:
+        ExecuteError: naming the first that is not.
+    """
+    ranks = program.placement.ranks
+    previous, following = program.placement.neighbours()
+    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    received: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank, stream in enumerate(program.ranks):
+        for code in stream.codes:
+            kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
+            made_for = {SEND_F: following, SEND_B: previous}.get(kind)
+            if made_for is not None:
+                to = made_for[stage]
+                label = (RECV_F if kind == SEND_F else RECV_B) | to << STAGE_SHIFT
+                label |= code >> MICROBATCH_SHIFT << MICROBATCH_SHIFT
+                sent.setdefault((rank, ranks[to]), []).append((label, code))
+            elif kind in (RECV_F, RECV_B):
+                source = previous[stage] if kind == RECV_F else following[stage]
+                received.setdefault((ranks[source], rank), []).append((code, code))
+    for link, messages in sent.items():
+        for (label, code), (awaited, _) in zip(messages, received.get(link, []), strict=False):
+            if label != awaited:
+                raise ExecuteError(
+                    f"{program.name}: rank {link[0]} sends {decode(code)} where rank {link[1]} "
+                    f"does {decode(awaited)}; NCCL matches messages in order, "
+                    "use the order of torch's lowering (--p2p-order torch)"
+                )
