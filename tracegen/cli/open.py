@@ -81,9 +81,7 @@ def _serve(trace: Path, ui: Path | None, port: int, launch: bool) -> None:
     with running(TraceServer(trace, ui, port)) as server:
         click.echo(server.link)
         end = "until Ctrl-C" if ui else "until the page has it; Ctrl-C stops"
-        click.echo(
-            f"serving {trace.name} on port {server.port} {end}", err=True
-        )
+        click.echo(f"serving {trace.name} on port {server.port} {end}", err=True)
         if not ui:
             click.echo(ASKS, err=True)
         if not launch or not _launch(server.link):
