@@ -114,6 +114,12 @@ class Timeline:
             return self.end_ns[step]
         return self.kernels.made_ns[not forward][step]
 
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows."""
+        from tracegen.ui.svg import html
+
+        return html(self)
+
     def transfers(self) -> Iterator[Transfer]:
         """Every hand-over between two ranks, in the order of its target."""
         program, needs = self.program, waits(self.program)
