@@ -40,9 +40,12 @@ class Block:
     communication_ns: int
 
 
-def block(moe: MoE, full: bool = True) -> Block:
-    """Measure the block of a forward with a full backward, or with its input half."""
-    one, start, row = (in_a_row(moe, n, full) for n in (1, WARMUP, WARMUP + MEASURED))
+def block(moe: MoE, full: bool = True, then_w: bool = False) -> Block:
+    """Measure the block of a forward with a full backward, or with its input half.
+
+    With `then_w` the weight half follows each block as an action of its own.
+    """
+    one, start, row = (in_a_row(moe, n, full, then_w) for n in (1, WARMUP, WARMUP + MEASURED))
     return Block(
         one.end_of_all_ns,
         one.exposed_ns[0],
@@ -53,10 +56,14 @@ def block(moe: MoE, full: bool = True) -> Block:
     )
 
 
-def in_a_row(moe: MoE, count: int, full: bool = True) -> Kernels:
+def in_a_row(moe: MoE, count: int, full: bool = True, then_w: bool = False) -> Kernels:
     """`count` blocks of one rank, each a forward with the backward of the microbatch before."""
     kind = Kind.FULL_BACKWARD if full else Kind.BACKWARD_INPUT
-    steps = [Overlap(Action(0, Kind.FORWARD, at + 1), Action(0, kind, at)) for at in range(count)]
+    steps: list[Step] = []
+    for at in range(count):
+        steps.append(Overlap(Action(0, Kind.FORWARD, at + 1), Action(0, kind, at)))
+        if then_w:
+            steps.append(Action(0, Kind.BACKWARD_WEIGHT, at))
     return _kernels(moe, steps, count + 1)
 
 
