@@ -9,57 +9,82 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 
-from tracegen import kernel_line, kernel_work
+from tracegen import full_replay, kernel_line, kernel_work
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
 from tracegen.errors import CostError
-from tracegen.ir import (
-    KIND_MASK,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    Program,
-    Stream,
-)
-from tracegen.ir import B as FULL
-from tracegen.ir import F as FORWARD
-from tracegen.ir import I as INPUT
-from tracegen.ir import W as WEIGHT
-from tracegen.moe import BlockOrder, MoE
+from tracegen.full_replay import is_plain
+from tracegen.ir import Program
+from tracegen.memory import peaks
+from tracegen.mode import Mode
+from tracegen.moe import BlockOrder, MoE, check_modes
 from tracegen.passes.validate import validate
+from tracegen.repeat import flat, repeat
 from tracegen.sharing import SharedClock
-from tracegen.timeline import FREED_AT, Timeline, as_number
+from tracegen.tail import tails
+from tracegen.timeline import Timeline
 from tracegen.times import Times
 from tracegen.work import Work, lower
 
 
-def replay(program: Program, costs: Costs | None = None) -> Timeline:
-    """Predict when every step of the program runs, by DESIGN's rules 1 to 6.
+def replay(
+    program: Program,
+    costs: Costs | None = None,
+    *,
+    p2p: str = "async",
+    p2p_order: str | None = None,
+    dispatch: str = "static",
+    steps: int = 1,
+    sync: bool = False,
+) -> Timeline:
+    """Predict when every step of the program runs, by DESIGN's rules 1 to 10.
 
     Each rank runs its steps in order; F waits for the previous stage's F, B and
     I for their own F and the next stage's B or I, W for its I; a result of
     another rank is there after the transfer: latency, and the bytes' time on a
-    link that they take in turn. Transfers run beside compute.
+    link that they take in turn. Transfers run beside compute, unless p2p is
+    blocking.
 
     Args:
-        program: its communication is not looked at.
+        program: its communication is looked at only if p2p is blocking and no p2p_order given.
         costs: of one stage's actions; 1000 us each of f, i and w unless given.
+        p2p: async or blocking.
+        p2p_order: of blocking: torch, naive or fused; see `Mode`.
+        dispatch: static or dynamic.
+        steps: training steps in a row.
+        sync: whether the ranks wait for each other between the steps.
 
     Raises:
         ProgramError: if the program is incomplete or out of order.
         DeadlockError: if it cannot finish.
-        CostError: if the costs do not fit the program.
+        CostError: if the costs do not fit the program, or the mode is none.
     """
-    program, costs = validate(program).compute_only(), costs or Costs()
+    mode, costs = Mode(p2p, p2p_order, dispatch, steps, sync), costs or Costs()
+    validate(program)
     try:
         times = costs.times(program)
         if costs.moe is not None:
-            return _replay_kernels(program, costs, costs.moe, times)
-        work = lower(program, times)
-        done = run(work)
+            return _replay_kernels(program.compute_only(), costs, costs.moe, times, mode)
+        if not is_plain(program, times, mode):
+            return full_replay.replay(program, costs, times, mode, run)
+        return _replay_plain(program.compute_only(), costs, times)
     except OverflowError:
         raise CostError("the times exceed 2**63 ns, 292 years; use smaller costs") from None
+
+
+def until_it_hangs(program: Program, costs: Costs, mode: Mode) -> Timeline:
+    """As `replay`, of a program that cannot finish: the timeline up to where it hangs."""
+    line, _ = full_replay.until_it_hangs(program, costs, costs.times(program), mode, run)
+    return line
+
+
+def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
+    """`replay` where ranks do nothing but one step's compute and transfers run beside it."""
+    work = lower(program, times)
+    done = run(work)
     steps = len(program)
     queued = _queued_spans(work, done)
     blocker = done.blocker[:steps]
@@ -78,24 +103,40 @@ def replay(program: Program, costs: Costs | None = None) -> Timeline:
     )
 
 
-def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times) -> Timeline:
+def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times, mode: Mode) -> Timeline:
     """`replay` of MoE stages, by DESIGN's section 6: two streams a rank, kernels on them."""
-    lowered = kernel_work.lower(program, moe, times)
+    check_modes(mode.p2p, mode.dispatch)
+    if mode.sync or any(tails(program, times)):
+        raise CostError(
+            "MoE costs with sync, grad_sync_us, replica_sync_us or optimizer_us: kernels run on "
+            "two streams and nothing waits for both; leave those out"
+        )
+    repeated = repeat(program, mode.steps) if mode.steps > 1 else program
+    actions = flat(repeated)
+    lowered = kernel_work.lower(actions, moe, times)
     done = run(lowered.work)
+    for number, code in enumerate(lowered.parts.code if mode.steps > 1 else ()):
+        lowered.parts.code[number] = times.in_step(code)
     found = kernel_line.kernels(lowered, done)
     alone = moe.block == BlockOrder.NONE
-    start, end = kernel_line.tiles(found, len(program), alone)
-    return Timeline(
-        program,
+    start, end = kernel_line.tiles(found, len(actions), alone)
+    line = Timeline(
+        repeated,
         costs,
         start,
         end,
-        kernel_line.step_blockers(found, program, alone),
+        kernel_line.step_blockers(found, actions, alone),
         found.busy_ns,
-        peaks(program, costs),
+        peaks(repeated, costs),
         _queued_spans(lowered.work, done, lowered.step_of),
+        {"replay": mode.given()} if mode != Mode() else {},
         kernels=found,
+        source=program,
     )
+    if mode.steps > 1:
+        one = _replay_kernels(program, costs, moe, times, Mode())
+        line = replace(line, first_step_ns=one.makespan_ns)
+    return line
 
 
 def _queued_spans(
@@ -166,32 +207,3 @@ def _as_far_as_it_goes(work: Work) -> Run:
             position[stream] = len(jobs)
         free[stream] = now
     return Run(start, end, blocker)
-
-
-def peaks(program: Program, costs: Costs) -> dict[str, list[float]]:
-    """The most activations each rank holds, by both conventions.
-
-    Taken when F starts; given back when B ends, or, split, when I ends less the
-    share `w_share`, which W gives back (`freed_at_input`), or all when W ends
-    (`freed_at_weight`). In units of one stage's activations of one microbatch,
-    or in bytes where the costs give them. A pair's F is taken before its B
-    gives back; without backward an activation is given back when its F ends.
-    """
-    size = costs.activations(program.num_stages)
-    kept = {"freed_at_input": costs.w_share, "freed_at_weight": 1.0}
-    return {
-        at: [_peak(stream, size, kept[at], program.forward_only) for stream in program.ranks]
-        for at in FREED_AT
-    }
-
-
-def _peak(stream: Stream, size: list[float], kept: float, forward_only: bool) -> float:
-    """The most a rank holds when `kept` of an activation stays from I to W."""
-    change = {FORWARD: 1.0, FULL: -1.0, INPUT: kept - 1.0, WEIGHT: -kept}
-    held = most = 0.0
-    for _, code in stream.halves():
-        held += change[code & KIND_MASK] * size[code >> STAGE_SHIFT & STAGE_MASK]
-        most = max(most, held)
-        if forward_only:
-            held = 0.0
-    return as_number(most)

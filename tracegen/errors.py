@@ -1,5 +1,7 @@
 """Every error tracegen raises on bad input. All derive from TracegenError."""
 
+from typing import Any
+
 
 class TracegenError(Exception):
     """Bad input from the user: the command line prints the message, without a traceback."""
@@ -34,7 +36,18 @@ class ProgramError(TracegenError):
 
 
 class DeadlockError(ProgramError):
-    """A program that cannot finish: its actions wait for each other in a cycle."""
+    """A program that cannot finish: its actions wait for each other in a cycle.
+
+    Attributes:
+        line: the Timeline up to where it hangs, where a replay found it.
+        program: the Program, where the validator found it.
+    """
+
+    def __init__(
+        self, where: str, problems: list[str], line: Any = None, program: Any = None
+    ) -> None:
+        super().__init__(where, problems)
+        self.line, self.program = line, program
 
 
 class CostError(TracegenError):

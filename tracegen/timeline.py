@@ -10,6 +10,8 @@ from typing import Any
 
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING, waits
+from tracegen.found import Found
+from tracegen.held import Hang, Held
 from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
@@ -62,6 +64,17 @@ class Timeline:
         kernels: with MoE costs, the kernels of all steps; a step then starts with its first
             compute kernel and ends with its last (under `block=none` it spans all of them).
         config: how it was made, beyond the costs: what the trace's metadata says.
+        held: by rank, what held it beside compute: messages that block, sums of gradients,
+            optimizer steps (which are busy time); empty where there is none of these.
+        source: the program that was replayed, where the steps follow from it and the config:
+            without its repetitions, in its own order and with its own messages.
+        first_step_ns: of several training steps, the makespan of one alone.
+        hangs: where each rank hangs, if the program cannot finish.
+        found: of a timeline that was read, the arrows, counters and other rows as the trace
+            has them; of any other they follow from the steps (see `drawn`).
+        waiting_ns: of a measured timeline, when the rank of each step began to wait for its
+            input inside a communication operator; NOTHING where it did not.
+        beside: of a measured timeline, the prediction that its trace shows below it.
     """
 
     program: Program
@@ -74,17 +87,33 @@ class Timeline:
     queued: dict[tuple[int, int, bool], tuple[int, int]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     kernels: Kernels | None = None
+    held: list[list[Held]] = field(default_factory=list)
+    source: Program | None = None
+    first_step_ns: int | None = None
+    hangs: list[Hang] = field(default_factory=list)
+    found: Found | None = field(default=None, compare=False)
+    waiting_ns: array[int] | None = field(default=None, compare=False)
+    beside: Timeline | None = field(default=None, compare=False)
 
     @cached_property
     def makespan_ns(self) -> int:
-        """The end of the last step, or of the last kernel."""
+        """The end of the last step, of the last kernel, of the last that held a rank."""
         ends = max(self.end_ns, default=0)
+        for held in self.held:
+            ends = max(ends, max((one.end_ns for one in held), default=0))
         return ends if self.kernels is None else max(ends, self.kernels.end_of_all_ns)
 
     @cached_property
     def idle_ns(self) -> list[int]:
         """By rank, makespan less busy."""
         return [self.makespan_ns - busy for busy in self.busy_ns]
+
+    @property
+    def steady_step_ns(self) -> float | None:
+        """What each further training step takes: (T_N - T_1) / (N - 1); None for a single step."""
+        if self.first_step_ns is None:
+            return None
+        return (self.makespan_ns - self.first_step_ns) / (self.program.num_steps - 1)
 
     @property
     def comm_busy_ns(self) -> list[int]:

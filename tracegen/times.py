@@ -113,17 +113,17 @@ class Times:
         """The ns of a step: an action, or a pair of the codes of its forward and its backward."""
         stage = code >> STAGE_SHIFT & STAGE_MASK
         if mate == NO_MATE:
-            known = self.single.get(self._in_step(code)) if self.single else None
+            known = self.single.get(self.in_step(code)) if self.single else None
             ns = self.of_kind[code & KIND_MASK][stage] if known is None else known
             return ns if self.jitter is None else self.jitter.of(ns, code)
         pair = self.pair[stage]
         if self.single_pair:
-            pair = self.single_pair.get(self._in_step(code), pair)
+            pair = self.single_pair.get(self.in_step(code), pair)
         if pair is None:
             return self.duration(code) + self.duration(mate)
         return pair if self.jitter is None else self.jitter.of(pair, code, PAIR)
 
-    def _in_step(self, code: int) -> int:
+    def in_step(self, code: int) -> int:
         """The code with its microbatch numbered within its step."""
         m = self.num_microbatches
         return code - ((code >> MICROBATCH_SHIFT) // m * m << MICROBATCH_SHIFT)

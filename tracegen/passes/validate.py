@@ -49,7 +49,7 @@ def validate(program: Program) -> Program:
         if problems := list(look(compute)):
             raise ProgramError(program.name, problems)
     if (stuck := blocked(compute)) is not None:
-        raise DeadlockError(program.name, _deadlock(compute, stuck))
+        raise DeadlockError(program.name, _deadlock(compute, stuck), program=program)
     compute.memo["valid"] = True
     return program
 

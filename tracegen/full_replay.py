@@ -1,0 +1,111 @@
+"""The replay in every other mode than the plain one: DESIGN's rules 7 to 9."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+
+from tracegen import deadlock, dynamic, full_line, full_work
+from tracegen.clock import Run
+from tracegen.costs import Costs
+from tracegen.errors import DeadlockError
+from tracegen.ir import (
+    KIND_MASK,
+    REDUCE_GRAD,
+    RESHARD,
+    UNSHARD,
+    Program,
+    Stream,
+)
+from tracegen.memory import peaks
+from tracegen.mode import Mode
+from tracegen.passes.communication import add_communication, without_messages
+from tracegen.passes.messages import add_fused, add_naive, check_messages, has_messages
+from tracegen.repeat import repeat
+from tracegen.tail import tails
+from tracegen.timeline import Timeline
+from tracegen.times import Times
+from tracegen.work import Work
+
+PLACED = {"torch": add_communication, "naive": add_naive, "fused": add_fused}
+
+
+def is_plain(program: Program, times: Times, mode: Mode) -> bool:
+    """Whether ranks do nothing but one step's compute, each in its order, without blocking."""
+    return mode == Mode() and not any(tails(program.compute_only(), times))
+
+
+def replay(
+    program: Program, costs: Costs, times: Times, mode: Mode, run: Callable[[Work], Run]
+) -> Timeline:
+    """`engine.replay` of a validated program.
+
+    Raises:
+        ProgramError: if the program's own SEND and RECV are not those it needs.
+        DeadlockError: with the timeline up to where it hangs.
+    """
+    line, cycle = until_it_hangs(program, costs, times, mode, run)
+    if cycle:
+        raise DeadlockError(program.name, cycle, line)
+    if mode.steps > 1:
+        alone = replay(program, costs, times, replace(mode, steps=1), run)
+        line = replace(line, first_step_ns=alone.makespan_ns)
+    return line
+
+
+def until_it_hangs(
+    program: Program, costs: Costs, times: Times, mode: Mode, run: Callable[[Work], Run]
+) -> tuple[Timeline, list[str]]:
+    """The timeline, of a program that cannot finish up to where it hangs, and what hangs it."""
+    lowered = prepare(program, times, mode)
+    full = full_work.lower(lowered, times, mode.blocking, mode.sync)
+    done = run(full.work)
+    found = full_line.columns(full, done, mode.steps)
+    line = Timeline(
+        found.program,
+        costs,
+        found.start,
+        found.end,
+        found.blocker,
+        found.busy,
+        peaks(found.program, costs),
+        found.spans,
+        {"replay": mode.given()} if mode != Mode() else {},
+        held=found.held,
+        source=program,
+        hangs=deadlock.hangs(full, done, found.stuck),
+    )
+    return line, deadlock.problems(full, done, found.stuck) if line.hangs else []
+
+
+def prepare(program: Program, times: Times, mode: Mode) -> Program:
+    """All that the ranks do, in every step: what the mode adds to the program.
+
+    Raises:
+        ProgramError: if the program's own SEND and RECV are not those it needs.
+    """
+    if mode.dynamic:
+        compute = program.compute_only()
+        after = tails(compute, times)
+        return dynamic.dispatch(compute, times, mode.steps, after, mode.sync)
+    program = program.with_ranks(_what_lasts(stream, times) for stream in program.ranks)
+    if not mode.blocking:
+        program = without_messages(program)
+    elif mode.p2p_order is None and has_messages(program):
+        check_messages(program)
+    else:
+        program = PLACED[mode.p2p_order or "torch"](program)
+    return repeat(program, mode.steps, tails(program, times))
+
+
+def _what_lasts(stream: Stream, times: Times) -> Stream:
+    """The stream without UNSHARD, RESHARD, and without REDUCE_GRAD that costs nothing."""
+    whole = (UNSHARD, RESHARD, REDUCE_GRAD)
+    kept = [
+        at
+        for at, code in enumerate(stream.codes)
+        if code & KIND_MASK not in whole or times.whole_stage(code)
+    ]
+    codes = array("q", [stream.codes[at] for at in kept])
+    return Stream(codes, array("q", [stream.mates[at] for at in kept]))
