@@ -227,7 +227,7 @@ def test_the_page_stays_usable_at_50_000_tiles(tmp_path: Path) -> None:
             }
             return took.sort((a, b) => a - b);
         }""")
-        assert frames[len(frames) // 2] < 150  # ms; about 20 on a laptop
+        assert frames[len(frames) // 2] < 300  # ms, on a machine that has other things to do
         page.locator("canvas").focus()
         page.keyboard.press("Home")
         at = line.program.offsets[9] + 1500

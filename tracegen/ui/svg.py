@@ -34,7 +34,8 @@ SMALLEST_FONT = 5.5
 HEAD = 4.5  # of an arrow
 
 MARGIN, HEADING, AXIS, LEGEND_LINE, CURVE, KERNELS = 10, 24, 24, 20, 16, 9
-UNIT = 22  # how wide the commonest tile is, where the picture's width is free,
+# How wide the commonest tile is, where the picture's width is free, and where it has kernels.
+UNIT, UNIT_OF_KERNELS = 22, 66
 WIDTHS = (640, 1800)  # within these
 
 # A tile is drawn by itself from this width on, as long as there are not more than so many.
@@ -111,13 +112,14 @@ class _Drawing:
         self.height = self.floor + AXIS + lines * LEGEND_LINE + 4
 
     def _wanted(self) -> int:
-        """The width that gives the commonest tile UNIT pixels."""
+        """The width that gives the commonest tile enough pixels."""
         counts: dict[int, int] = {}
         for start, end in zip(self.line.start_ns, self.line.end_ns, strict=True):
             if end > start:
                 counts[end - start] = counts.get(end - start, 0) + 1
+        wide = UNIT_OF_KERNELS if self.kernels else UNIT
         unit = max(counts, key=lambda ns: (counts[ns], -ns), default=self.whole)
-        return self.left + self.right + min(10**6, UNIT * self.whole // unit)
+        return self.left + self.right + min(10**6, wide * self.whole // unit)
 
     def x(self, ns: int) -> int:
         """Where a time is, in hundredths of a pixel."""
