@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from tracegen.errors import ExecuteError
 from tracegen.execute.options import slices
+from tracegen.execute.outcome import Verdict
 from tracegen.execute.stages import Model
 from tracegen.ir import Program
 
@@ -31,48 +30,6 @@ FLOOR = 1e-3
 Grads = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How far the executed step is from the whole model's.
-
-    Attributes:
-        loss, whole_loss: of the step.
-        gradient_error: the largest `difference` of any parameter of any stage.
-        worst: that parameter, as `stage 3: 0.qkv`.
-        bound: what the error may be.
-    """
-
-    loss: float
-    whole_loss: float
-    gradient_error: float
-    worst: str
-    bound: float
-
-    @property
-    def loss_error(self) -> float:
-        return abs(self.loss - self.whole_loss) / max(abs(self.whole_loss), 1e-30)
-
-    @property
-    def good(self) -> bool:
-        return self.gradient_error <= self.bound and self.loss_error <= self.bound
-
-    def insist(self) -> None:
-        """Raises ExecuteError unless loss and gradients are right."""
-        if self.good:
-            return
-        raise ExecuteError(
-            f"not what the whole model gives: loss {self.loss:.9g} against {self.whole_loss:.9g}, "
-            f"gradients off by {self.gradient_error:.2g} at {self.worst}; the bound is "
-            f"{self.bound:g} (stages with dropout or batch statistics need --no-check)"
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"loss {self.loss:.6g} and all gradients as the whole model's: off by "
-            f"{self.loss_error:.1e} and {self.gradient_error:.1e}, bound {self.bound:g}"
-        )
-
-
 def gradients(module: nn.Module) -> Grads:
     """By name, on the CPU; zeros where there is none."""
     return {
@@ -82,9 +39,9 @@ def gradients(module: nn.Module) -> Grads:
 
 
 def whole(
-    model: Model, num_microbatches: int, shards: int, backward: bool
+    model: Model, num_microbatches: int, shards: int, backward: bool, tick: Callable[[], None]
 ) -> tuple[float, list[Grads], torch.dtype]:
-    """The step's loss and the gradients of each slice, of the model run whole, right here."""
+    """The step's loss and the gradients of each slice, of the model run whole, here."""
     parts = [model.build(k) for k in range(model.num_slices)]
     total = 0.0
     with torch.set_grad_enabled(backward):
@@ -97,6 +54,7 @@ def whole(
                 if backward:
                     loss.backward()
                 total += float(loss.detach())
+                tick()
     dtype = next((p.dtype for part in parts for p in part.parameters()), torch.float32)
     return total, [gradients(part) for part in parts], dtype
 
@@ -106,6 +64,8 @@ def compare(
     model: Model,
     losses: Sequence[Mapping[int, float]],
     found: Sequence[Mapping[int, Grads]],
+    shards: int = 1,
+    tick: Callable[[], None] = lambda: None,
 ) -> Verdict:
     """Hold what every process has against the whole model.
 
@@ -114,10 +74,12 @@ def compare(
         model: with all experts.
         losses: by process, of the microbatches whose last stage it has.
         found: by process, the gradients of its stages.
+        shards: of the data, one an expert shard.
+        tick: called after each microbatch, as a sign of life.
     """
     backward = not program.forward_only
-    shards = len(found) // program.num_ranks
-    expected_loss, expected, dtype = whole(model, program.num_microbatches, shards, backward)
+    m = program.num_microbatches
+    expected_loss, expected, dtype = whole(model, m, shards, backward, tick)
     of_slice = slices(program)
     worst, where = 0.0, "none"
     if backward:

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import torch
 
+from tracegen.execute.outcome import NO_WAIT, Offset, StepTimes
 from tracegen.ir import NO_MATE
 
 NS_PER_MS = 1_000_000
-NO_WAIT = -1
 # How often the anchor is taken; the narrowest counts.
 ANCHOR_TRIES = 5
 
@@ -101,25 +101,6 @@ class Cuda:
 
     def peak_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """One step of one rank, in the order in which it ran.
-
-    Attributes:
-        codes, mates: the actions, as in a Stream.
-        wait_ns: when the rank began to wait in a communication operator, NO_WAIT if it did not.
-        start_ns, end_ns: of the action, on the host's monotonic clock.
-        uncertainty_ns: how far the device's clock may be off the host's.
-    """
-
-    codes: array[int]
-    mates: array[int]
-    wait_ns: array[int]
-    start_ns: array[int]
-    end_ns: array[int]
-    uncertainty_ns: int
 
 
 @dataclass
@@ -208,18 +189,6 @@ def cost_of_measuring_ns(device: Device, actions: int = 500) -> int:
     times = recorder.read()
     on_device = times.end_ns[-1] - times.wait_ns[0]
     return max(host, on_device) // actions
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """Another host's monotonic clock against ours: add `ns` to its times to have ours.
-
-    Attributes:
-        uncertainty_ns: half the shortest round trip; 0 where the clock is the same.
-    """
-
-    ns: int = 0
-    uncertainty_ns: int = 0
 
 
 def offset(exchange: Callable[[], int], tries: int = 50) -> Offset:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch import nn
 
+from tracegen.errors import ExecuteError
 from tracegen.execute import check
-from tracegen.execute.clock import Offset, Recorder, StepTimes, cost_of_measuring_ns
+from tracegen.execute.clock import Device, Recorder, cost_of_measuring_ns
 from tracegen.execute.custom import own_model
 from tracegen.execute.experts import Shard
 from tracegen.execute.options import Options, slices
+from tracegen.execute.outcome import Outcome, StepTimes
 from tracegen.execute.progress import BETWEEN_STEPS, DONE, SETUP, Progress
 from tracegen.execute.replicas import sum_over_processes
 from tracegen.execute.runner import Runner, Shape
@@ -22,27 +23,6 @@ from tracegen.execute.session import Place, Session
 from tracegen.execute.stages import Model, transformer
 from tracegen.execute.transport import Links, check_order
 from tracegen.ir import Program
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an execution found.
-
-    Attributes:
-        steps: of every measured step, the times of every rank (of expert shard 0).
-        offsets: of every rank's clock to that of rank 0.
-        verdict: on loss and gradients; None if they were not checked.
-        measuring_ns: what measuring takes an action, at most.
-        peak_bytes: the device memory allocated, by rank; None on a CPU.
-        about: of the machine, for the trace's metadata.
-    """
-
-    steps: list[list[StepTimes]]
-    offsets: list[Offset]
-    verdict: check.Verdict | None
-    measuring_ns: int
-    peak_bytes: list[int] | None
-    about: dict[str, Any]
 
 
 def make_model(options: Options, program: Program, shard: Shard, device: torch.device) -> Model:
@@ -80,7 +60,7 @@ def run_job(
         if number >= options.warmup_steps:
             steps.append(times)
     progress.set(SETUP)
-    outcome = _outcome(runner, place, options, steps)
+    outcome = _outcome(runner, place, options, steps, lambda: progress.set(SETUP))
     progress.set(DONE)
     return outcome
 
@@ -118,25 +98,15 @@ def make_runner(program: Program, options: Options, place: Place, progress: Prog
 def exchange_shapes(
     program: Program, model: Model, modules: Mapping[int, nn.Module], place: Place
 ) -> dict[int, Shape]:
-    """The shape of every stage's output: one forward down each chain, shapes handed on.
-
-    What is handed on are sizes, between all processes at once: each slice's
-    copies and shards work on their own, the others wait for theirs.
-    """
+    """The shape of every stage's output: one forward down each chain, sizes told to all."""
     shapes: dict[int, Shape] = {}
     device = place.session.device.torch_device
     for chain in program.placement.chains:
         for at, stage in enumerate(chain):
             made: Shape | None = None
             if stage in modules:
-                if at == 0:
-                    given = model.example(0, place.shard.index)
-                else:
-                    before = shapes[chain[at - 1]]
-                    given = torch.zeros(before.size, dtype=before.dtype, device=device)
-                with torch.no_grad():
-                    out = modules[stage](given)
-                made = Shape(out.size(), out.dtype)
+                before = shapes[chain[at - 1]] if at else None
+                made = shape_of(modules[stage], model, before, place.shard.index, device)
             box = [made]
             owner = place.world_rank(program.placement.ranks[stage])
             dist.broadcast_object_list(
@@ -149,8 +119,27 @@ def exchange_shapes(
     return shapes
 
 
+def shape_of(
+    module: nn.Module, model: Model, before: Shape | None, shard: int, device: torch.device
+) -> Shape:
+    """What a stage gives when it is given zeros of the shape before, or the model's example."""
+    if before is None:
+        given = model.example(0, shard)
+    else:
+        given = torch.zeros(before.size, dtype=before.dtype, device=device)
+    with torch.no_grad():
+        out = module(given)
+    if not isinstance(out, torch.Tensor):
+        raise ExecuteError(f"a stage gives a {type(out).__name__}; expected one tensor")
+    return Shape(out.size(), out.dtype)
+
+
 def _outcome(
-    runner: Runner, place: Place, options: Options, steps: list[StepTimes]
+    runner: Runner,
+    place: Place,
+    options: Options,
+    steps: list[StepTimes],
+    tick: Callable[[], None],
 ) -> Outcome | None:
     session, program = place.session, runner.program
     losses = {mb: float(loss) for mb, loss in runner.losses.items()}
@@ -164,7 +153,8 @@ def _outcome(
     verdict = None
     if options.check:
         whole = make_model(options, program, Shard(), session.device.torch_device)
-        verdict = check.compare(program, whole, [f[0] for f in found], [f[1] for f in found])
+        losses_of, grads_of = [f[0] for f in found], [f[1] for f in found]
+        verdict = check.compare(program, whole, losses_of, grads_of, place.ep, tick)
     firsts = [found[rank * place.ep] for rank in range(program.num_ranks)]
     return Outcome(
         [[of_rank[2][k] for of_rank in firsts] for k in range(options.measure_steps)],
@@ -172,17 +162,16 @@ def _outcome(
         verdict,
         cost_of_measuring_ns(session.device),
         None if firsts[0][3] is None else [of_rank[3] for of_rank in firsts],
-        about(session),
+        about(session.device, session.world.size),
     )
 
 
-def about(session: Session) -> dict[str, Any]:
+def about(device: Device, processes: int) -> dict[str, Any]:
     """The machine, as the trace's metadata names it."""
-    device = session.device.torch_device
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    of = device.torch_device
     return {
         "torch": torch.__version__,
-        "device": gpu or "cpu",
-        "processes": session.world.size,
+        "device": torch.cuda.get_device_name(of) if of.type == "cuda" else "cpu",
+        "processes": processes,
         "threads": torch.get_num_threads(),
     }

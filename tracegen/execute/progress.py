@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from dataclasses import dataclass
 
+from tracegen.ir import Program
+
 SETUP, COMPUTING, WAITING, BETWEEN_STEPS, DONE = range(5)
 WIDTH = 2  # numbers a rank: changes so far, and position << 3 | state
 
@@ -31,10 +33,20 @@ class Progress:
 
     @property
     def position(self) -> int:
-        """The index, in the rank's stream, of the step it is at."""
+        """The step of the program that it is at, numbered through all ranks."""
         return self.row[WIDTH * self.process + 1] >> 3
 
 
 def unshared(process: int = 0) -> Progress:
     """A row that nobody watches."""
     return Progress([0] * (WIDTH * (process + 1)), process)
+
+
+def where(program: Program, progress: Progress) -> str:
+    """Where a process is, in words."""
+    if progress.state in (COMPUTING, WAITING):
+        step = progress.position
+        rank = program.rank_of_step(step)
+        doing = "in" if progress.state == COMPUTING else "waiting for the input of"
+        return f"{doing} {program.ranks[rank][step - program.offsets[rank]]}"
+    return "between steps" if progress.state == BETWEEN_STEPS else "outside the steps"

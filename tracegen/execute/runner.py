@@ -80,7 +80,7 @@ class Runner:
     _outgoing: dict[Message, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.stream = self.program.ranks[self.rank]
+        self.stream, self.base = self.program.ranks[self.rank], self.program.offsets[self.rank]
         self.owner = self.program.placement.ranks
         self.previous, self.following = self.program.placement.neighbours()
         self.backward = not self.program.forward_only
@@ -101,10 +101,9 @@ class Runner:
 
     def run(self) -> None:
         """The whole step."""
-        with self.device.stream(), torch.set_grad_enabled(self.backward):
-            for at in range(len(self.stream)):
-                self.do(at)
-            self.transport.finish()
+        for at in range(len(self.stream)):
+            self.do(at)
+        self.transport.finish()
 
     def ready(self, at: int) -> bool:
         """Whether everything has been posted that the step waits for."""
@@ -116,21 +115,32 @@ class Runner:
         Raises:
             ExecuteError: if the program does not hold what the step needs.
         """
+        with self.device.stream(), torch.set_grad_enabled(self.backward):
+            self._do_one(at)
+
+    def _do_one(self, at: int) -> None:
         code, mate = self.stream.codes[at], self.stream.mates[at]
         kind = code & KIND_MASK
         if kind <= WEIGHT:
             self._compute(at, code, mate)
             return
-        self.progress.set(COMPUTING, at)
+        self.progress.set(COMPUTING, self.base + at)
+        for message in (code, mate):  # two where a SEND and a RECV are one action
+            if message != NO_MATE:
+                self._communicate(message)
+
+    def _communicate(self, code: int) -> None:
+        kind = code & KIND_MASK
         if kind in (SEND_F, SEND_B):
             self._send(code, forward=kind == SEND_F)
         elif kind in (RECV_F, RECV_B):
             self._receive(code, forward=kind == RECV_F)
-        # UNSHARD, RESHARD and REDUCE_GRAD are for sharded parameters; ours are whole.
+        # The actions of a whole stage are for sharded parameters, and ours are whole, or for
+        # what comes after the step: replicas are summed there.
 
     def _compute(self, at: int, code: int, mate: int) -> None:
         wait = self._wait(at)
-        self.progress.set(COMPUTING, at)
+        self.progress.set(COMPUTING, self.base + at)
         start = self.recorder.mark()
         self._do[code & KIND_MASK](_spot(code))
         if mate != NO_MATE:
@@ -141,7 +151,7 @@ class Runner:
         """Wait for what comes from other ranks; the event from when on, if on the stream."""
         if not (messages := self._messages(at)):
             return None
-        self.progress.set(WAITING, at)
+        self.progress.set(WAITING, self.base + at)
         for message in messages:
             if not self.transport.arrived(message):
                 raise ExecuteError(f"{self.stream[at]} has no RECV before it")

@@ -13,8 +13,9 @@ import torch
 from torch import distributed as dist
 
 from tracegen.errors import ExecuteError
-from tracegen.execute.clock import Cpu, Cuda, Device, Offset, offset
+from tracegen.execute.clock import Cpu, Cuda, Device, offset
 from tracegen.execute.experts import Shard
+from tracegen.execute.outcome import Offset
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

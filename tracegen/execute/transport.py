@@ -19,18 +19,8 @@ from torch import distributed as dist
 
 from tracegen.errors import ExecuteError
 from tracegen.execute.clock import Device
-from tracegen.ir import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    RECV_B,
-    RECV_F,
-    SEND_B,
-    SEND_F,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    Program,
-    decode,
-)
+from tracegen.ir import KIND_MASK, Program, decode
+from tracegen.passes.messages import RECEIVES, SENDS, neighbour, other_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,25 +156,17 @@ def check_order(program: Program) -> None:
     Raises:
         ExecuteError: naming the first that is not.
     """
-    ranks = program.placement.ranks
-    previous, following = program.placement.neighbours()
-    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    received: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    sent: dict[tuple[int, int], list[int]] = {}
+    received: dict[tuple[int, int], list[int]] = {}
     for rank, stream in enumerate(program.ranks):
-        for code in stream.codes:
-            kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
-            made_for = {SEND_F: following, SEND_B: previous}.get(kind)
-            if made_for is not None:
-                to = made_for[stage]
-                label = (RECV_F if kind == SEND_F else RECV_B) | to << STAGE_SHIFT
-                label |= code >> MICROBATCH_SHIFT << MICROBATCH_SHIFT
-                sent.setdefault((rank, ranks[to]), []).append((label, code))
-            elif kind in (RECV_F, RECV_B):
-                source = previous[stage] if kind == RECV_F else following[stage]
-                received.setdefault((ranks[source], rank), []).append((code, code))
+        for _, code in stream.halves():
+            if code & KIND_MASK in SENDS:
+                sent.setdefault((rank, neighbour(program, code)), []).append(code)
+            elif code & KIND_MASK in RECEIVES:
+                received.setdefault((neighbour(program, code), rank), []).append(code)
     for link, messages in sent.items():
-        for (label, code), (awaited, _) in zip(messages, received.get(link, []), strict=False):
-            if label != awaited:
+        for code, awaited in zip(messages, received.get(link, []), strict=False):
+            if other_end(program, code) != awaited:
                 raise ExecuteError(
                     f"{program.name}: rank {link[0]} sends {decode(code)} where rank {link[1]} "
                     f"does {decode(awaited)}; NCCL matches messages in order, "

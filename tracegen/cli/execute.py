@@ -1,0 +1,241 @@
+"""`--execute` of `tracegen run`: its options, and what it prints beside a replay's figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tracegen.cli.common import console, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from tracegen.execute.measure import Measurement
+    from tracegen.execute.options import Options
+    from tracegen.ir import Program
+    from tracegen.timeline import Timeline
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MODEL = (
+    click.option("--device", type=click.Choice(["cpu", "cuda"]), help="cpu unless given."),
+    click.option("--layers", type=int, metavar="N", help="Transformer layers; one a stage."),
+    click.option("--hidden", type=int, metavar="N", help="Width; 128."),
+    click.option("--heads", type=int, metavar="N", help="Attention heads; 4."),
+    click.option("--vocab", type=int, metavar="N", help="Vocabulary; 256."),
+    click.option("--seq", "sequence", type=int, metavar="N", help="Tokens of a sequence; 128."),
+    click.option("--microbatch-size", type=int, metavar="N", help="Sequences; 2."),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
+        help="float32 unless given.",
+    ),
+    click.option("--split", metavar="N,N,..", help="Layers of each stage; else evenly."),
+    click.option("--experts", type=int, metavar="N", help="Of an MoE layer; dense unless given."),
+    click.option("--model", metavar="FILE.py:FUNCTION", help="Your own stages and example input."),
+    click.option("--model-seed", type=int, metavar="N", help="Of parameters and data; 0."),
+    click.option("--threads", type=int, metavar="N", help="Of torch in each process; 1."),
+    click.option("--warmup-steps", type=int, metavar="N", help="Before measuring; 3."),
+    click.option("--measure-steps", type=int, metavar="N", help="Steps measured; 10."),
+    click.option(
+        "--hang-timeout", "hang_s", type=float, metavar="S", help="No progress for so long; 10."
+    ),
+)
+
+RUN = (
+    click.option("--execute", is_flag=True, help="Run it on real torch stages and measure."),
+    *MODEL,
+    click.option("--share-gpu", is_flag=True, help="All ranks as streams of one process."),
+    click.option("--ep", type=int, metavar="N", help="Expert-parallel processes a rank; 1."),
+    click.option(
+        "--gate",
+        type=click.Choice(["comm", "dag"]),
+        help="Wait in the communication operator, or on the host before each action.",
+    ),
+    click.option("--port", type=int, metavar="N", help="Of the rendezvous; any free one."),
+    click.option("--no-check", is_flag=True, help="Do not hold gradients against the whole model."),
+)
+NAMES = (
+    *("device", "layers", "hidden", "heads", "vocab", "sequence", "microbatch_size", "dtype"),
+    *("split", "experts", "model", "model_seed", "threads", "warmup_steps", "measure_steps"),
+    *("hang_s", "share_gpu", "ep", "gate", "port", "no_check"),
+)
+
+
+def execute_options(command: Command) -> Command:
+    """--execute and what goes with it."""
+    for option in reversed(RUN):
+        command = option(command)
+    return command
+
+
+def wanted(options: dict[str, Any]) -> bool:
+    """Whether `--execute` was given. Takes its options out of the others."""
+    asked = options.pop("execute")
+    given = {name: options.pop(name) for name in NAMES}
+    options["_execute"] = given
+    if not asked:
+        for name, value in given.items():
+            if value not in (None, False):
+                flag = {"sequence": "seq", "hang_s": "hang-timeout"}.get(name, name)
+                raise click.UsageError(f"--{flag.replace('_', '-')} goes with --execute")
+    return bool(asked)
+
+
+def options_of(given: dict[str, Any]) -> Options:
+    """The execution that the options ask for."""
+    from tracegen.execute.options import Options
+
+    said = {name: value for name, value in given.items() if value is not None}
+    if "model_seed" in said:
+        said["seed"] = said.pop("model_seed")
+    said["check"] = not said.pop("no_check", False)
+    if "split" in said:
+        try:
+            said["split"] = tuple(int(part) for part in said["split"].split(","))
+        except ValueError:
+            raise click.UsageError(
+                f"--split {said['split']}: expected the layers of each stage, such as 2,2,1"
+            ) from None
+    return Options(**said)
+
+
+def execute(
+    program: Program, options: dict[str, Any], target: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Execute the program, write its trace, print what was measured and what was predicted."""
+    found = _measured(program, options_of(options["_execute"]), quiet)
+    if found is None:  # one of torchrun's processes, but not the first
+        return
+    if target is not None:
+        from tracegen.emit import write
+
+        write(found.line, target)
+        if target != "-":
+            say(f"wrote {target}", quiet)
+    if as_json:
+        click.echo(json.dumps(_report(found, target), allow_nan=False))
+    elif not quiet:
+        from tracegen import view
+
+        out = console(stderr=target == "-")
+        out.print(view.heading(found.line))
+        out.print(view.Tiling(found.line))
+        for figure in view.figures(found.line, out.width):
+            out.print(figure)
+        for figure in figures(found):
+            out.print(figure)
+
+
+def _measured(program: Program, options: Options, quiet: bool) -> Measurement | None:
+    from importlib.util import find_spec
+
+    from tracegen.errors import ToolMissing
+    from tracegen.execute import launch
+    from tracegen.execute.measure import measured
+    from tracegen.passes.communication import add_communication
+
+    if find_spec("torch") is None:
+        raise ToolMissing("--execute needs torch: pip install 'tracegen-pp[execute]'")
+    lowered = program if program.has_communication else add_communication(program)
+    task = launch.Task("share" if options.share_gpu else "run", lowered, options)
+    if launch.under_torchrun():
+        from tracegen.execute.worker import run_under_torchrun
+
+        outcome = run_under_torchrun(task)
+    else:
+        say(f"executing on {options.device}: processes {task.processes}", quiet)
+        outcome = launch.run(task)
+    if outcome is None:
+        return None
+    if outcome.verdict is not None:
+        outcome.verdict.insist()
+    return measured(program, outcome)
+
+
+def _report(found: Measurement, target: str | None) -> dict[str, Any]:
+    from tracegen import metrics
+
+    return {
+        **metrics.summary(found.line),
+        "critical_path": metrics.critical_steps(found.line),
+        "executed": found.line.config["executed"],
+        "predicted": metrics.summary(found.predicted),
+        "ops": [
+            {"stage": stage, "op": op, "measured_us": measured, "predicted_us": predicted}
+            for stage, op, measured, predicted in ops(found)
+        ],
+        "trace": target,
+    }
+
+
+def ops(found: Measurement) -> list[tuple[int, str, float, float]]:
+    """(stage, op, the traced step's median, the prediction's) in µs, of every op."""
+    from tracegen.execute.op_costs import NAMES, OpCosts
+
+    traced, predicted = (
+        OpCosts.of_steps(line.program, [(line.start_ns, line.end_ns)])
+        for line in (found.line, found.predicted)
+    )
+    return [
+        (stage, NAMES[kind], ns / 1000, predicted.ns[kind, stage] / 1000)
+        for (kind, stage), ns in sorted(traced.ns.items(), key=lambda item: item[0][::-1])
+    ]
+
+
+def _error(measured: float, predicted: float) -> str:
+    return f"{predicted / measured - 1:+.1%}" if measured else ""
+
+
+def figures(found: Measurement) -> Iterator[Text | Table]:
+    """What an execution says beyond a replay's figures."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tracegen.view import duration
+
+    spread, facts = found.spread, found.line.config["executed"]
+    rank, beyond = spread.straggler
+    yield Text(
+        f"steps            {len(spread.makespans_ns)} measured: p50 {duration(spread.p50_ns)}, "
+        f"p95 {duration(spread.p95_ns)}; in the slowest, rank {rank} computed "
+        f"{duration(max(0, beyond))} longer than it mostly does"
+    )
+    yield Text(f"measuring        {facts['measuring_share']:.3%} of the step")
+    if facts["clock_uncertainty_us"]:
+        yield Text(f"clocks           within {facts['clock_uncertainty_us']:.3f} us")
+    if found.outcome.verdict is not None:
+        yield Text(f"check            {found.outcome.verdict}")
+    for broken in found.broken_waits[:3]:
+        yield Text(f"warning          {broken}")
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in ("", "measured", "predicted", "error"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for row in _rows(found.line, found.predicted):
+        table.add_row(*row)
+    for stage, op, measured, predicted in ops(found):
+        table.add_row(
+            f"stage {stage} {op}",
+            f"{measured / 1000:.3f} ms",
+            f"{predicted / 1000:.3f} ms",
+            _error(measured, predicted),
+        )
+    yield table
+    if facts["device"] == "cpu":
+        yield Text("predicted from the medians of each stage's ops; no GPU took part")
+
+
+def _rows(line: Timeline, predicted: Timeline) -> Iterator[tuple[str, ...]]:
+    from tracegen.metrics import bubble_ratio
+    from tracegen.view import duration
+
+    both = (line.makespan_ns, predicted.makespan_ns)
+    yield ("makespan", *map(duration, both), _error(*both))
+    ratios = (bubble_ratio(line), bubble_ratio(predicted))
+    yield ("bubble ratio", *(f"{ratio:.2%}" for ratio in ratios), "")
+    for rank, busy in enumerate(zip(line.busy_ns, predicted.busy_ns, strict=True)):
+        yield (f"rank {rank} busy", *map(duration, busy), _error(*busy))

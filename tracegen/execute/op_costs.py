@@ -1,0 +1,188 @@
+"""The median of each op of each stage, and the costs a program has by them.
+
+A full backward, and a pair, are ops of their own here: splitting a backward
+costs something, so B is not I + W. Costs say b = i + w of a stage, so for a
+program that has both on one stage the microbatches that do the rarer are given
+theirs by number.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tracegen.costs import Costs
+from tracegen.deps import NOTHING, waits
+from tracegen.ir import (
+    KIND_MASK,
+    KINDS,
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Program,
+)
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+
+# Of an op alone: its kind, its stage. Of a pair: its backward's kind as PAIR has it, F's stage.
+Op = tuple[int, int]
+PAIR = {FULL: -1, INPUT: -2}
+NAMES = {kind: str(KINDS[kind]) for kind in (FORWARD, FULL, INPUT, WEIGHT)} | {
+    PAIR[FULL]: "F+B",
+    PAIR[INPUT]: "F+I",
+}
+
+
+def op_of(code: int, mate: int) -> Op:
+    """The op of a step."""
+    kind = code & KIND_MASK if mate == NO_MATE else PAIR[mate & KIND_MASK]
+    return kind, code >> STAGE_SHIFT & STAGE_MASK
+
+
+@dataclass(frozen=True)
+class OpCosts:
+    """What each op takes.
+
+    Attributes:
+        ns: the median by op.
+        alpha_ns: from the end of what made a result to the start of what stood waiting for
+            it, of a hand-over between ranks, beyond `between_ns`: the median.
+        between_ns: what a rank spends between two actions without waiting: the median.
+        activation_bytes: of one microbatch, by stage, where known.
+    """
+
+    ns: Mapping[Op, int]
+    alpha_ns: int = 0
+    between_ns: int = 0
+    activation_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_steps(cls, program: Program, steps: Sequence[tuple[array[int], array[int]]]) -> OpCosts:
+        """The medians over all microbatches of all steps (start, end of each of the program's)."""
+        durations: dict[Op, list[int]] = defaultdict(list)
+        late, between = [], []
+        for start, end in steps:
+            for step, op in _ops(program):
+                durations[op].append(end[step] - start[step])
+            waited, free = _hand_overs(program, start, end)
+            late += waited
+            between += free
+        gap = round(median(between)) if between else 0
+        # A predicted action lasts as long as the gap longer, which the wait then is shorter.
+        alpha = max(0, round(median(late)) - gap) if late else 0
+        return cls(
+            {op: round(median(of_op)) for op, of_op in durations.items()},
+            alpha,
+            gap,
+        )
+
+    def of(self, kind: int, stage: int) -> int | None:
+        """The ns of an op of a stage; of one that was not measured, what the others say of it."""
+        known = self.ns.get((kind, stage))
+        if known is not None:
+            return known
+        f, b = self.ns.get((FORWARD, stage)), self.ns.get((FULL, stage))
+        i, w = self.ns.get((INPUT, stage)), self.ns.get((WEIGHT, stage))
+        if kind == FULL and i is not None and w is not None:
+            return i + w
+        if kind in (INPUT, WEIGHT) and b is not None:
+            other = w if kind == INPUT else i
+            return b // 2 if other is None else max(0, b - other)
+        pair = self.ns.get((PAIR[FULL], stage))
+        if pair is not None:
+            if kind == FORWARD:
+                return pair // 3 if b is None else max(0, pair - b)
+            if kind == FULL:
+                return pair * 2 // 3 if f is None else max(0, pair - f)
+        return None
+
+    def for_program(self, program: Program) -> Costs:
+        """Costs that give each action of the program its op's median, and `between` beside it."""
+        table: dict[str | int, dict[str, Any]] = {
+            stage: self._of_stage(program, stage) for stage in range(program.num_stages)
+        }
+        return Costs(
+            stage=table,
+            alpha_us=self.alpha_ns / 1000,
+            activation_bytes=[float(self.activation_bytes[s]) for s in range(program.num_stages)]
+            if len(self.activation_bytes) == program.num_stages
+            else None,
+        )
+
+    def _of_stage(self, program: Program, stage: int) -> dict[str, Any]:
+        """A stage's own costs, and those of the microbatches that do another op than most."""
+        actions = list(_of_stage(program, stage))
+        full = [c >> MICROBATCH_SHIFT for c, _ in actions if c & KIND_MASK == FULL]
+        split = any(c & KIND_MASK == INPUT for c, _ in actions)
+        pairs = {
+            code >> MICROBATCH_SHIFT: PAIR[mate & KIND_MASK]
+            for code, mate in actions
+            if mate != NO_MATE
+        }
+        entry: dict[str, Any] = {}
+        single: dict[int, dict[str, Any]] = defaultdict(dict)
+        self._put(entry, "f_us", FORWARD, stage)
+        if split:
+            self._put(entry, "i_us", INPUT, stage)
+            self._put(entry, "w_us", WEIGHT, stage)
+            for microbatch in full:
+                self._put(single[microbatch], "b_us", FULL, stage)
+        else:
+            self._put(entry, "b_us", FULL, stage)
+        usual = Counter(pairs.values()).most_common(1)
+        for microbatch, pair in pairs.items():
+            of = entry if pair == usual[0][0] else single[microbatch]
+            self._put(of, "fb_us", pair, stage)
+        if any(single.values()):
+            entry["microbatch"] = {str(mb): own for mb, own in sorted(single.items()) if own}
+        return entry
+
+    def _put(self, entry: dict[str, Any], name: str, kind: int, stage: int) -> None:
+        if (ns := self.of(kind, stage)) is not None:
+            entry[name] = (ns + self.between_ns) / 1000
+
+    def split_ratio(self, stage: int) -> float | None:
+        """(I + W) / B of a stage, where all three were measured."""
+        b, i, w = (self.ns.get((kind, stage)) for kind in (FULL, INPUT, WEIGHT))
+        return None if not b or i is None or w is None else (i + w) / b
+
+
+def _ops(program: Program) -> Iterator[tuple[int, Op]]:
+    for stream, base in zip(program.ranks, program.offsets, strict=False):
+        for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
+            yield base + at, op_of(code, mate)
+
+
+def _of_stage(program: Program, stage: int) -> Iterator[tuple[int, int]]:
+    """(code, mate) of every action of a stage; a pair's backward half has no mate of its own."""
+    stream = program.ranks[program.placement.ranks[stage]]
+    for code, mate in zip(stream.codes, stream.mates, strict=True):
+        if code >> STAGE_SHIFT & STAGE_MASK == stage:
+            yield code, mate
+        if mate != NO_MATE and mate >> STAGE_SHIFT & STAGE_MASK == stage:
+            yield mate, NO_MATE
+
+
+def _hand_overs(
+    program: Program, start: array[int], end: array[int]
+) -> tuple[list[int], list[int]]:
+    """Ns from a result's end to the start of the step that waited for it; gaps without a wait."""
+    needs, offsets = waits(program), program.offsets
+    late, between = [], []
+    for rank in range(program.num_ranks):
+        for step in range(offsets[rank], offsets[rank + 1]):
+            others = [w for w in (needs.forward[step], needs.backward[step]) if w != NOTHING]
+            made = max((end[w] for w in others if program.rank_of_step(w) != rank), default=0)
+            free = end[step - 1] if step > offsets[rank] else 0
+            if made > free:
+                late.append(start[step] - made)
+            elif free:
+                between.append(start[step] - free)
+    return late, between

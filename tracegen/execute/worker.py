@@ -1,0 +1,129 @@
+"""What a process of an execution does, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection, parent_process
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from tracegen.errors import ExecuteError, TracegenError
+from tracegen.execute.job import run_job
+from tracegen.execute.launch import Failure, Task
+from tracegen.execute.outcome import Outcome
+from tracegen.execute.progress import Progress, unshared, where
+from tracegen.execute.session import Session, World
+
+# The launcher ends processes that hang; the group's own limit only backs it up.
+TIMEOUT_S = 300.0
+# Under torchrun nobody else tells whose failure came first: one that only lost touch
+# with another rank holds back, so that the other's message comes alone.
+HOLD_BACK_S = 2.0
+
+
+def main(
+    number: int,
+    count: int,
+    address: str,
+    task: Task,
+    progress: Progress,
+    pipe: connection.Connection,
+) -> None:
+    """Do the task and report: what was found, or why not, as the last thing said."""
+    _end_with_parent()
+    torch.set_num_threads(task.options.threads)
+    try:
+        found = TASKS[task.name](task, World(number, count, number, address), progress)
+    except BaseException as error:
+        pipe.send(failure(error))
+        os._exit(1)
+    if number == 0:
+        pipe.send((found,))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run(task: Task, world: World, progress: Progress) -> Outcome | None:
+    session = Session.open(world, task.options.device, TIMEOUT_S)
+    return run_job(session, task.program, task.options, progress)
+
+
+def _share(task: Task, world: World, progress: Progress) -> Outcome:
+    from tracegen.execute.shared import run_shared
+
+    return run_shared(task.program, task.options, progress)
+
+
+def _calibrate(task: Task, world: World, progress: Progress) -> Any:
+    from tracegen.execute.calibrate import measure_stages
+
+    return measure_stages(task.program, task.options, progress)
+
+
+TASKS: dict[str, Callable[[Task, World, Progress], Any]] = {
+    "run": _run,
+    "share": _share,
+    "calibrate": _calibrate,
+}
+
+
+def run_under_torchrun(task: Task) -> Outcome | None:
+    """The task as one of torchrun's processes: the outcome on world rank 0, None elsewhere.
+
+    Raises:
+        ExecuteError: naming this rank, the action and the cause.
+    """
+    world = World.of_torchrun()
+    assert world is not None
+    torch.set_num_threads(task.options.threads)
+    progress = unshared(world.rank)
+    try:
+        session = Session.open(world, task.options.device, task.options.hang_s)
+        found = run_job(session, task.program, task.options, progress)
+        session.close()
+        return found
+    except Exception as error:
+        said = failure(error)
+        if said.plain:
+            raise ExecuteError(said.cause) from None
+        if said.secondary:
+            time.sleep(HOLD_BACK_S)
+        rank = world.rank // task.options.ep
+        at = where(task.program, progress)
+        raise ExecuteError(f"rank {rank} failed {at}: {said.cause}") from None
+
+
+def failure(error: BaseException) -> Failure:
+    """An error as the launcher tells it: one line, with the place in the user's file."""
+    if isinstance(error, TracegenError):
+        return Failure(str(error), plain=True)
+    text = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if f"{os.sep}torch{os.sep}" not in f.filename]
+    place = f" ({os.path.basename(ours[-1].filename)}:{ours[-1].lineno})" if ours else ""
+    return Failure(f"{type(error).__name__}: {text}{place}", secondary=_lost_touch(error, text))
+
+
+def _lost_touch(error: BaseException, text: str) -> bool:
+    """Whether the error is torch.distributed's own, which another rank's end brings about."""
+    return isinstance(error, dist.DistError) or any(
+        word in text for word in ("gloo", "Gloo", "NCCL", "Connection closed by peer")
+    )
