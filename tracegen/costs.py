@@ -122,6 +122,12 @@ class Costs:
         for at in range(max(lengths, default=1)):
             times_at({name: of_each(getattr(self, name), at) for name in TIMES}, DEFAULTS)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both mean the same costs, whatever was given and what left to the defaults."""
+        if not isinstance(other, Costs):
+            return NotImplemented
+        return self.in_force() == other.in_force()
+
     def given(self) -> dict[str, Any]:
         """What differs from the defaults, as plain data that `from_dict` takes."""
         default = Costs()

@@ -16,10 +16,12 @@ from pathlib import Path
 
 from tracegen.errors import FileError
 from tracegen.files import is_special, write_text
-from tracegen.layout import Counter, Layout, Row, Shape, layout
+from tracegen.found import Series
+from tracegen.layout import Layout, Row, Shape, layout
 from tracegen.timeline import Timeline
 
-SUFFIXES = (".json", ".json.gz")
+PROTO = ".pftrace"
+SUFFIXES = (".json", ".json.gz", PROTO)
 
 # Events joined to one piece of text: enough to write in few calls, few enough to hold.
 BATCH = 4096
@@ -30,14 +32,19 @@ def write(line: Timeline, target: str | Path) -> None:
 
     Args:
         line: predicted, measured or read.
-        target: a path that ends in .json or .json.gz, or "-" for stdout.
+        target: a path that ends in .json, .json.gz or .pftrace, or "-" for JSON on stdout.
 
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
     if not is_special(target) and not str(target).endswith(SUFFIXES):
         raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
-    write_text(target, chunks(layout(line)))
+    if str(target).endswith(PROTO):
+        from tracegen import emit_proto
+
+        emit_proto.write(layout(line), target)
+    else:
+        write_text(target, chunks(layout(line)))
 
 
 def chunks(shown: Layout) -> Iterator[str]:
@@ -83,7 +90,7 @@ def _names(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
         event = {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
         return json.dumps(event, separators=(",", ":"))
 
-    named = set()
+    named = set[int]()
     for row, (pid, tid) in zip(shown.rows, ids, strict=True):
         if pid not in named:
             yield meta("process_name", pid, 0, name=row.process)
@@ -116,17 +123,17 @@ def _template(shape: Shape, values: tuple[object, ...]) -> tuple[str, list[int]]
     return f',"cat":"{shape.category}","args":{{{args}}}}}', in_ns
 
 
-def _samples(counter: Counter) -> Iterator[str]:
-    end = f',"name":"{counter.name}","args":{{"{counter.unit}":%s}}}}'
-    for ns, value in counter.samples():
-        yield f'{{"ph":"C","pid":0,"ts":{us(ns)}' + end % value
+def _samples(counter: Series) -> Iterator[str]:
+    end = f',"name":{json.dumps(counter.track)},"args":{{{json.dumps(counter.key)}:'
+    for ns, value in zip(counter.ns, counter.values, strict=True):
+        yield f'{{"ph":"C","pid":0,"ts":{us(ns)}{end}{value}}}}}'
 
 
 def _arrows(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
     for number, arrow in enumerate(shown.arrows(), start=1):
         row_a, start_a, row_b, start_b, name, category = arrow
         (pid_a, tid_a), (pid_b, tid_b) = ids[row_a], ids[row_b]
-        what = f'"id":{number},"name":"{name}","cat":"{category}"'
+        what = f'"id":{number},"name":{json.dumps(name)},"cat":"{category}"'
         yield (
             f'{{"ph":"s","pid":{pid_a},"tid":{tid_a},"ts":{us(start_a)},{what}}},\n'
             f'{{"ph":"f","pid":{pid_b},"tid":{tid_b},"ts":{us(start_b)},{what},"bp":"e"}}'

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 from tracegen import __version__, metrics
-from tracegen.deps import NOTHING, neighbours, waits
+from tracegen.deps import NOTHING
+from tracegen.drawn import ACTIVATION, arrows, counters, rank_name
+from tracegen.found import Series
 from tracegen.ir import (
     KIND_MASK,
     KINDS,
@@ -36,6 +39,8 @@ PAIR_LETTERS = {FULL: "B", INPUT: "I"}
 CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
 
 PIPELINE, KERNELS = "pipeline", "kernels"
+# Of a measured step: the tiling that replay predicts of it, and waits inside a communication.
+PREDICTED, WAITING = "predicted", "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +73,6 @@ class Row:
     slices: Callable[[], Iterator[Slice]]
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """A number over time, in the process `pipeline`: (ns, value from then on)."""
-
-    name: str
-    unit: str
-    samples: Callable[[], Iterator[tuple[int, float]]]
-
-
 # row and start of the slice it leaves, row and start of the slice it reaches, name, category
 Arrow = tuple[int, int, int, int, str, str]
 
@@ -94,7 +90,7 @@ class Layout:
 
     about: dict[str, Any]
     rows: list[Row]
-    counters: list[Counter]
+    counters: list[Series]
     arrows: Callable[[], Iterator[Arrow]]
 
 
@@ -107,18 +103,48 @@ def layout(line: Timeline) -> Layout:
     ]
     if line.kernels is not None:
         rows += _kernel_rows(line)
-    unit = "activations" if line.costs.activation_bytes is None else "bytes"
-    counters = [
-        Counter(rank_name(rank, p), unit, lambda rank=rank: metrics.activations(line, rank))  # type: ignore[misc]
-        for rank in range(p)
-    ]
-    return Layout(metadata(line), rows, counters, lambda: _arrows(line))
+    rows += _rows_beside(line)
+    return Layout(metadata(line), rows, counters(line), lambda: _arrows(line))
+
+
+def _rows_beside(line: Timeline) -> list[Row]:
+    """Of a measured step: the predicted tiling, and where a rank waited in a communication."""
+    p, predicted, rows = line.program.num_ranks, line.beside, list[Row]()
+    for rank in range(p):
+        if predicted is not None:
+            slices = lambda rank=rank: _tiles(predicted, rank)  # noqa: E731
+            rows.append(Row(PREDICTED, rank_name(rank, p), slices))
+    for rank in range(p):
+        if line.waiting_ns is not None and any(at != NOTHING for at in line.waiting_ns):
+            rows.append(Row(WAITING, rank_name(rank, p), lambda rank=rank: _waits_of(line, rank)))  # type: ignore[misc]
+    return rows
+
+
+_WAITING_SHAPE = Shape("waiting", ("rank", "action"))
+
+
+def _waits_of(line: Timeline, rank: int) -> Iterator[Slice]:
+    assert line.waiting_ns is not None
+    base, stream = line.program.offsets[rank], line.program.ranks[rank]
+    for at, code in enumerate(stream.codes):
+        began, start = line.waiting_ns[base + at], line.start_ns[base + at]
+        if began != NOTHING and began < start:
+            name = f"recv{code >> MICROBATCH_SHIFT}"
+            yield began, start, name, _WAITING_SHAPE, (rank, str(stream[at]))
 
 
 def metadata(line: Timeline) -> dict[str, Any]:
     """What the trace says of itself: the request, the costs in force and the figures."""
-    program = line.program
-    about = {
+    said = {**about(line), **line.config}
+    if not line.program.recipe:
+        said["program"] = [" ".join(map(str, stream)) for stream in line.program.ranks]
+    return said
+
+
+def about(line: Timeline) -> dict[str, Any]:
+    """The metadata less the timeline's config and a program that no schedule makes."""
+    program, empty = line.program, _zero_length(line)
+    return {
         **metrics.summary(line),
         "tool": "tracegen",
         "tool_version": __version__,
@@ -127,19 +153,24 @@ def metadata(line: Timeline) -> dict[str, Any]:
         "chains": [list(chain) for chain in program.placement.chains],
         "forward_only": program.forward_only,
         "costs": line.costs.in_force(),
-        "zero_length_actions": sum(
-            start == end for start, end in zip(line.start_ns, line.end_ns, strict=True)
-        ),
-        **line.config,
+        "zero_length_actions": sum(map(len, empty)),
+        **({"zero_length": empty} if any(empty) else {}),
     }
-    if not program.recipe:
-        about["program"] = [" ".join(map(str, stream)) for stream in program.ranks]
-    return about
 
 
-def rank_name(rank: int, num_ranks: int) -> str:
-    """`rank 03`: as wide as the last, so that text order is rank order."""
-    return f"rank {rank:0{len(str(num_ranks - 1))}d}"
+def _zero_length(line: Timeline) -> list[list[list[Any]]]:
+    """By rank, [action, start in µs, what it waited for] of every action without a tile."""
+    start, end, program = line.start_ns, line.end_ns, line.program
+    rows: list[list[list[Any]]] = [[] for _ in program.ranks]
+    if not any(map(eq, start, end)):
+        return rows
+    for rank, (stream, base) in enumerate(zip(program.ranks, program.offsets, strict=False)):
+        for step in range(base, base + len(stream)):
+            if start[step] == end[step]:
+                row = [str(stream[step - base]), start[step] / 1000]
+                waited = metrics.waited_for(line, rank, step)
+                rows[rank].append([*row, waited] if waited else row)
+    return rows
 
 
 _COMMON = ("rank", "stage", "microbatch", "op", "chain", "phase")
@@ -179,7 +210,14 @@ def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
         why = ((waited,) if waited else ()) + (
             (metrics.waited_for(line, rank, base + at),) if blocked else ()
         )
-        about = (rank, stage, microbatch, KINDS[kind].value, chain_of[stage], phase)
+        about: tuple[Any, ...] = (
+            rank,
+            stage,
+            microbatch,
+            KINDS[kind].value,
+            chain_of[stage],
+            phase,
+        )
         how = (waited != 0, blocked)
         if mate == NO_MATE:
             name, shape = f"{LETTERS[kind]}{microbatch}", _SINGLE_SHAPES[(kind, *how)]
@@ -191,27 +229,11 @@ def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
 
 
 def _arrows(line: Timeline) -> Iterator[Arrow]:
-    """Every transfer between ranks whose tiles both take time, then what kernels wait for."""
-    program, needs = line.program, waits(line.program)
-    start, end, ranks = line.start_ns, line.end_ns, program.placement.ranks
-    previous, following = neighbours(program)
-
-    def arrow(source: int, other: int, target: int, rank: int, forward: bool) -> Iterator[Arrow]:
-        from_rank = ranks[other]
-        if from_rank != rank and start[source] != end[source] and start[target] != end[target]:
-            what = ("activation", "forward") if forward else ("gradient", "backward")
-            yield (from_rank, start[source], rank, start[target], *what)
-
-    for rank, stream in enumerate(program.ranks):
-        base = program.offsets[rank]
-        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
-            if (source := needs.forward[step]) != NOTHING:
-                other = previous[code >> STAGE_SHIFT & STAGE_MASK]
-                yield from arrow(source, other, step, rank, True)
-            if (source := needs.backward[step]) != NOTHING:
-                half = code if mate == NO_MATE else mate
-                other = following[half >> STAGE_SHIFT & STAGE_MASK]
-                yield from arrow(source, other, step, rank, False)
+    """From tile to tile, then what kernels wait for."""
+    start = line.start_ns
+    for from_rank, source, rank, target, name in arrows(line):
+        category = "forward" if name == ACTIVATION else "backward"
+        yield from_rank, start[source], rank, start[target], name, category
     if line.kernels is not None:
         yield from _kernel_arrows(line)
 

@@ -135,7 +135,7 @@ def _shape(
             name, [f"microbatch {missing} is missing; the highest is {m - 1}, and m runs from 0"]
         )
     ranks = tuple(owner[stage] for stage in range(len(owner)))
-    return m, _placement(ranks, batches, m, len(rows))
+    return m, placement_of(ranks, batches, m, len(rows))
 
 
 def _check_stages(owner: dict[int, int], streams: Sequence[Stream], name: str) -> None:
@@ -175,7 +175,10 @@ def _check_numbering(streams: Sequence[Stream], name: str) -> None:
         )
 
 
-def _placement(ranks: tuple[int, ...], batches: dict[int, set[int]], m: int, p: int) -> Placement:
+def placement_of(
+    ranks: tuple[int, ...], batches: dict[int, set[int]], m: int, p: int
+) -> Placement:
+    """A known placement that has these ranks of stages and chains, else one named custom."""
     chains = _chains(batches, m)
     v = len(ranks) // p
     for place in (loop, v_shape, both_ways):

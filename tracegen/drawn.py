@@ -1,0 +1,63 @@
+"""What a trace shows beside its tiles, as it was read or else as it follows from the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracegen import metrics
+from tracegen.deps import NOTHING, neighbours, waits
+from tracegen.found import Series
+from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT
+from tracegen.timeline import Timeline
+
+ACTIVATION, GRADIENT = "activation", "gradient"
+
+# rank and step that it leaves, rank and step that it reaches, what it carries
+Arrow = tuple[int, int, int, int, str]
+
+
+def rank_name(rank: int, num_ranks: int) -> str:
+    """`rank 03`: as wide as the last, so that text order is rank order."""
+    return f"rank {rank:0{len(str(num_ranks - 1))}d}"
+
+
+def arrows(line: Timeline) -> Iterator[Arrow]:
+    """Every arrow from tile to tile.
+
+    Of a trace that was read, those it has; else one for every transfer between
+    ranks both of whose tiles take time.
+    """
+    program, start, end = line.program, line.start_ns, line.end_ns
+    if line.found is not None:
+        for source, target, name in line.found.arrows:
+            yield program.rank_of_step(source), source, program.rank_of_step(target), target, name
+        return
+    needs, ranks = waits(program), program.placement.ranks
+    previous, following = neighbours(program)
+    for rank, stream in enumerate(program.ranks):
+        base = program.offsets[rank]
+        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+            if start[step] == end[step]:
+                continue
+            half = code if mate == NO_MATE else mate
+            for source, other, name in (
+                (needs.forward[step], previous[code >> STAGE_SHIFT & STAGE_MASK], ACTIVATION),
+                (needs.backward[step], following[half >> STAGE_SHIFT & STAGE_MASK], GRADIENT),
+            ):
+                if source != NOTHING and ranks[other] != rank and start[source] != end[source]:
+                    yield ranks[other], source, rank, step, name
+
+
+def counters(line: Timeline) -> list[Series]:
+    """Every counter: of a trace that was read, those it has; else what each rank holds."""
+    if line.found is not None:
+        return line.found.counters
+    return [held(line, rank) for rank in range(line.program.num_ranks)]
+
+
+def held(line: Timeline, rank: int) -> Series:
+    """What a rank holds: a sample wherever it changes, in activations, or bytes where known."""
+    unit = "activations" if line.costs.activation_bytes is None else "bytes"
+    samples = list(metrics.activations(line, rank))
+    name = rank_name(rank, line.program.num_ranks)
+    return Series(name, unit, [ns for ns, _ in samples], [value for _, value in samples])

@@ -1,0 +1,64 @@
+"""What a trace that was read holds beyond its steps and their times (data, no logic)."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A counter: from each `ns` on it has the value beside it.
+
+    Attributes:
+        track, key: what the counter is called and what it counts, as `rank 3` and `activations`.
+    """
+
+    track: str
+    key: str
+    ns: list[int]
+    values: list[float]
+
+    @property
+    def name(self) -> str:
+        return f"{self.track} {self.key}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The slices of a thread that are no steps of the program: kernels, transfers, a profiler's.
+
+    Attributes:
+        name: the process and the thread.
+        start_ns, end_ns: of each slice, by start; outer slices before those inside.
+        labels: the name of each.
+    """
+
+    name: str
+    start_ns: array[int] = field(default_factory=lambda: array("q"))
+    end_ns: array[int] = field(default_factory=lambda: array("q"))
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The arrows, counters and other rows as a trace has them, and what it says of itself.
+
+    Attributes:
+        own: whether tracegen wrote it.
+        arrows: (source step, target step, what it carries) of every arrow between two steps.
+        other_arrows: (from, to, what it carries) of arrows that touch other rows' slices.
+        counters: in the order of the file.
+        rows: the other rows, by process and thread.
+        stated: the figures that the file gives of itself, as `metrics.summary`.
+        warnings: what is odd about the file, a line each.
+    """
+
+    own: bool = False
+    arrows: list[tuple[int, int, str]] = field(default_factory=list)
+    other_arrows: list[tuple[str, str, str]] = field(default_factory=list)
+    counters: list[Series] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    stated: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
