@@ -65,8 +65,8 @@ class Group(click.Group):
             raise SystemExit(0) from None
         except OSError as error:  # files say what they are: this is stdout
             raise Refusal(f"the output cannot be written: {error.strerror or error}") from error
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+        except KeyboardInterrupt as error:
+            click.echo(str(error) or "interrupted", err=True)
             raise SystemExit(INTERRUPTED) from None
 
 

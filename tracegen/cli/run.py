@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import execute
 from tracegen.cli.common import console, cost_options, costs_of, program_of, say, size_options
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--like", metavar="TRACE", help="Make the trace of a trace's request again.")
 @size_options
 @cost_options
+@execute.execute_options
 @click.option("-o", "--output", metavar="FILE", help="SCHEDULE.json unless given; - is stdout.")
 @click.option("--no-trace", is_flag=True, help="Figures only; write no trace.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
@@ -40,6 +42,11 @@ def command(
         tracegen run --schedule dualpipev
         tracegen run --schedule interleaved-1f1b -p 8 -m 32 -v 4 --f 900 --b 1900 --alpha 15
         tracegen run --schedule ./mine.py -o - | gzip > mine.json.gz
+        tracegen run --schedule dualpipev -p 2 --execute
+        torchrun --nproc-per-node 4 -m tracegen run --schedule zbv --execute
+    \b
+    --execute runs it on real torch stages, measures every action and shows the prediction
+    beside it. --device cuda, NCCL and --share-gpu have not been run on a GPU yet.
     """
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
@@ -47,9 +54,13 @@ def command(
         raise click.UsageError("--no-trace and -o contradict each other; leave one out")
     from tracegen.engine import replay
 
+    measure = execute.wanted(options)
     program, costs = _request(schedule, like, options)
-    line = replay(program, costs)
     target = None if no_trace else output or f"{Path(program.name).stem}.json"
+    if measure:
+        execute.execute(program, options, target, as_json, quiet)
+        return
+    line = replay(program, costs)
     if target is not None:
         from tracegen.emit import write
 
