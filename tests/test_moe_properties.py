@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -223,6 +224,46 @@ def test_communication_that_takes_a_share_gives_the_same_times_twice(program, mo
     first, second = replay(program, costs), replay(program, costs)
     assert first.kernels.end_ns == second.kernels.end_ns
     assert first.makespan_ns >= replay(program, Costs(moe=moe)).makespan_ns
+
+
+@SOME
+@given(programs(max_ranks=2), kernel_costs(layers=2), st.integers(2, 3))
+def test_several_steps_are_one_long_program(program, moe, steps):
+    costs, m = Costs(moe=moe), program.num_microbatches
+    line = replay(program, costs, steps=steps)
+    case = case_of(program, costs)
+    rows = [
+        [
+            re.sub(r"([FBIW])(\d+)", lambda found, n=n: f"{found[1]}{int(found[2]) + n * m}", step)
+            for n in range(steps)
+            for step in row
+        ]
+        for row in case.rows
+    ]
+    number = {
+        line.program.offsets[rank] + at: at // len(row)
+        for rank, row in enumerate(case.rows)
+        for at in range(len(row) * steps)
+    }
+    found = {
+        (k.kernel.label, k.layer, k.stage, k.microbatch + number[k.step] * m): (
+            k.start_ns,
+            k.end_ns,
+        )
+        for k in line.kernels
+    }
+    assert found == moe_oracle.longest_paths(replace(case, rows=rows))
+
+
+@SOME
+@given(programs(max_ranks=2), kernel_costs(least=1))
+def test_slow_ranks_and_jitter_are_of_computation_alone(program, moe):
+    quiet = replay(program, Costs(moe=moe))
+    loud = replay(program, Costs(moe=moe, jitter=0.5, rank={0: {"slowdown": 2}}))
+    assert loud.comm_busy_ns == quiet.comm_busy_ns
+    slow = replay(program, Costs(moe=moe, rank={0: {"slowdown": 2}}))
+    assert slow.busy_ns[0] == 2 * quiet.busy_ns[0]
+    assert slow.busy_ns[1:] == quiet.busy_ns[1:]
 
 
 @pytest.mark.parametrize("order", ORDERS)
