@@ -23,7 +23,7 @@ from tracegen.drawn import ACTIVATION
 from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
 from tracegen.ir import Program
-from tracegen.readers import flows, rows
+from tracegen.readers import flows, proto, rows
 from tracegen.readers.about import About
 from tracegen.readers.actions import Namer
 from tracegen.readers.events import Gather, close
@@ -37,7 +37,7 @@ def read(path: str | Path, name_pattern: str | None = None) -> Timeline:
     """Read a trace. What is odd about it is in `found.warnings`.
 
     Args:
-        path: JSON, gzipped or not.
+        path: JSON, gzipped or not, or protobuf: *.pftrace.
         name_pattern: what the names of slices are like: a regular expression with named
             groups op and mb, and stage (without it a rank has one stage, of its number).
 
@@ -79,12 +79,12 @@ def _no_collection() -> Iterator[None]:
 
 def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     warnings = Warnings()
-    document = Document(path, text_of(path, warnings), warnings)
+    document = _document(path, warnings)
     gather = Gather(path, Namer(name_pattern), warnings)
     for number, events, exactly in document.events():
         gather.feed(number, events, exactly)
-    document.text = ""
     about = About(path, document.about, warnings)
+    del document
     close(gather)
     rows.sort(gather)
     ranks, others = rows.split(gather, about.own)
@@ -98,6 +98,12 @@ def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     return _complete(line, about, replace(found, warnings=warnings.texts()))
 
 
+def _document(path: str | Path, warnings: Warnings) -> Document | proto.Document:
+    if str(path).endswith(proto.SUFFIXES):
+        return proto.Document(path)
+    return Document(path, text_of(path, warnings), warnings)
+
+
 def request_of(path: str | Path) -> tuple[Program, Costs]:
     """The program and the costs that a trace of tracegen's says it was made of.
 
@@ -106,7 +112,7 @@ def request_of(path: str | Path) -> tuple[Program, Costs]:
         ScheduleError: if there is no such schedule any more.
     """
     warnings = Warnings()
-    document = Document(path, text_of(path, warnings), warnings)
+    document = _document(path, warnings)
     for _ in document.events():
         pass
     about = About(path, document.about, warnings)
@@ -130,7 +136,8 @@ def request_of(path: str | Path) -> tuple[Program, Costs]:
 
 
 def _stem(path: str | Path) -> str:
-    return Path(path).name.removesuffix(".gz").removesuffix(".json")
+    name = Path(path).name.removesuffix(".gz")
+    return Path(name).stem if name.endswith((".json", *proto.SUFFIXES)) else name
 
 
 def _moved(others: list[Row], base: int) -> list[Row]:
