@@ -37,13 +37,19 @@ def write(program: Program) -> str:
     """The program in torch's form, with the communication that it has.
 
     Raises:
-        ScheduleError: if several chains run through one model, which torch's form cannot say.
+        ScheduleError: if several chains run through one model, which torch's form cannot say,
+            or there is no backward, which its runtime refuses.
     """
     if len(program.placement.chains) > 1:
         raise ScheduleError(
             f"{program.name} has {len(program.placement.chains)} chains of stages on one model: "
             "torch's form numbers the stages of one chain, so export one of a single chain "
-            "(dualpipev instead of dualpipe)"
+            "(dualpipev instead of dualpipe, hanayo instead of chimera)"
+        )
+    if program.forward_only:
+        raise ScheduleError(
+            f"{program.name} has no backward: torch's runtime refuses such a file; export the "
+            "training schedule, whose eval() leaves the backward out"
         )
     return "".join(",".join(map(str, stream)) + "\n" for stream in program.ranks)
 
