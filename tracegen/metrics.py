@@ -92,6 +92,9 @@ def waited_for(line: Timeline, rank: int, step: int) -> str:
     if blocker == waits(program).forward[step]:
         stage = previous[code >> STAGE_SHIFT & STAGE_MASK]
         return f"{stage}F{code >> MICROBATCH_SHIFT}"
+    if blocker != waits(program).backward[step]:  # the optimizer of a rank that was later
+        other = program.rank_of_step(blocker)
+        return str(program.ranks[other][blocker - program.offsets[other]])
     half = code if mate == NO_MATE else mate
     stage = following[half >> STAGE_SHIFT & STAGE_MASK]
     other = program.placement.ranks[stage]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +29,8 @@ from tracegen.ir import (
     NO_MATE,
     STAGE_MASK,
     STAGE_SHIFT,
-    Action,
+    Exchange,
+    Overlap,
     parse,
 )
 from tracegen.moe import Kernel
@@ -175,6 +177,7 @@ class _Encoder:
         times = [line.start_ns, line.end_ns]
         if line.kernels is not None:
             times += [line.kernels.start_ns, line.kernels.end_ns]
+        times += [array("q", [one.start_ns, one.end_ns]) for held in line.held for one in held]
         self.unit = max(1, gcd(line.makespan_ns, *(gcd(*column) for column in times)))
 
     def what(self, code: int) -> int:
@@ -186,13 +189,18 @@ class _Encoder:
         row: list[int] = []
         for step, start, end, code, mate, waited in picture.tiles(self.line, rank):
             other = 0 if mate == NO_MATE else self.what(mate) + 1
-            wanted = 0
-            if waited > 0 and self.line.blocker[step] != NOTHING:
-                action = parse(metrics.waited_for(self.line, rank, step))
-                assert isinstance(action, Action)
-                wanted = self.what(action.code) + 1
+            wanted = self._wanted(rank, step) if waited > 0 and step != NOTHING else 0
             row += (waited // self.unit, (end - start) // self.unit, self.what(code), other, wanted)
         return row
+
+    def _wanted(self, rank: int, step: int) -> int:
+        """What a step waited for, plus 1; 0 for nothing."""
+        text = metrics.waited_for(self.line, rank, step)
+        if not text:
+            return 0
+        action = parse(text)
+        assert not isinstance(action, Exchange)
+        return self.what((action.forward if isinstance(action, Overlap) else action).code) + 1
 
     def kernels(self, rank: int, stream: int) -> list[int]:
         kernels = self.line.kernels
@@ -221,17 +229,15 @@ class _Encoder:
     def arrows(self) -> Iterator[list[int]]:
         """By rank: tile, the rank that an arrow comes from, the tile there, 1 for an activation."""
         line, program = self.line, self.line.program
-        place: list[int] = []  # of a tile in its row; what takes no time has none
+        place: dict[int, int] = {}  # of a step in its row
         for rank in range(program.num_ranks):
-            first, count = program.offsets[rank], 0
-            for step in range(first, program.offsets[rank + 1]):
-                takes_time = line.end_ns[step] > line.start_ns[step]
-                place.append(count if takes_time else NOTHING)
-                count += takes_time
+            for at, (step, *_) in enumerate(picture.tiles(line, rank)):
+                place[step] = at
+        place.pop(NOTHING, None)
         rows: list[list[int]] = [[] for _ in range(program.num_ranks)]
         for move in line.transfers():
-            source, target = place[move.source], place[move.target]
-            if NOTHING in (source, target):
+            source, target = place.get(move.source), place.get(move.target)
+            if source is None or target is None:  # what takes no time has no tile
                 continue
             rank = program.rank_of_step(move.target)
             rows[rank] += (target, program.rank_of_step(move.source), source, int(move.forward))

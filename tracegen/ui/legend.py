@@ -20,7 +20,7 @@ Item = tuple[str, str]
 
 def items(line: Timeline, theme: Theme, arrows: bool, memory: bool) -> Iterator[Item]:
     """(shapes in a square of SIZE, words) of everything that occurs."""
-    kinds, pairs = picture.kinds(line)
+    kinds, backward = picture.kinds(line)
     for kind in kinds:
         fill = FILLS[kind]
         letter = (
@@ -28,8 +28,7 @@ def items(line: Timeline, theme: Theme, arrows: bool, memory: bool) -> Iterator[
             f"{fill.letter}</text>"
         )
         yield _square(fill.colour) + letter, fill.name
-    if pairs:
-        backward = next(kind for kind in reversed(kinds) if kind != FORWARD)
+    if backward is not None:
         yield _pair(backward), PAIR
     if len(set(line.program.placement.ranks)) < line.program.num_stages:
         yield _square(FILLS[INPUT].colour) + _foot(), _of_the_foot(line)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracegen import metrics
+from tracegen.deps import NOTHING
+from tracegen.held import Held
 from tracegen.ir import KIND_MASK, NO_MATE, decode
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
@@ -26,7 +28,7 @@ class Fill:
     name: str
 
 
-# Gradients summed, the optimizer: work of a whole stage has no microbatch and one fill.
+# What holds a rank beside compute has one fill and no number.
 OTHER = WEIGHT + 1
 
 # F, I, W, B in this order are each 15 or more L* darker than the one before, so they hold in
@@ -38,7 +40,7 @@ FILLS = {
     INPUT: Fill("#6cb4e4", "#000", "I", "input gradient"),
     WEIGHT: Fill("#3a8268", "#fff", "W", "weight gradient"),
     FULL: Fill("#8c2131", "#fff", "B", "backward"),
-    OTHER: Fill("#ffffff", "#000", "", "whole-stage work"),
+    OTHER: Fill("#ffffff", "#000", "", "message, gradient sum, optimizer"),
 }
 PAIR = "overlapped pair"
 EDGE = "#16181d"
@@ -73,6 +75,10 @@ UNITS = (("s", 10**9), ("ms", 10**6), ("\u00b5s", 10**3), ("ns", 1))
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+# step or NOTHING, start, end, code, code of a second half or NO_MATE, ns idle before it
+Tile = tuple[int, int, int, int, int, int]
+
+
 def time_text(ns: int, beside: int | None = None) -> str:
     """A time in the unit that people would say it in, or would say the one beside it in.
 
@@ -99,7 +105,7 @@ def clean(text: str) -> str:
 
 
 def fill_of(code: int) -> int:
-    """Which of FILLS an action has: its kind's, or that of work without a microbatch."""
+    """Which of FILLS an action has: its kind's, or that of what is no compute."""
     return min(OTHER, code & KIND_MASK)
 
 
@@ -124,37 +130,29 @@ def action(code: int, mate: int) -> str:
     return name if mate == NO_MATE else f"{name} + {decode(mate)}"
 
 
-def describe(line: Timeline, rank: int, step: int, waited: int) -> str:
-    """What a tile says of itself: action, rank, start, duration, what it waited for and how long.
-
-    Args:
-        line: the timeline.
-        rank: of the tile.
-        step: of the tile.
-        waited: how long the rank had stood still, in ns.
-    """
-    at, stream = step - line.program.offsets[rank], line.program.ranks[rank]
-    start, end = line.start_ns[step], line.end_ns[step]
+def describe(line: Timeline, rank: int, tile: Tile) -> str:
+    """What a tile says of itself: action, rank, when, what it waited for and how long."""
+    step, start, end, code, mate, waited = tile
     text = (
-        f"{action(stream.codes[at], stream.mates[at])}, rank {rank}: "
-        f"from {time_text(start)} for {time_text(end - start)}"
+        f"{action(code, mate)}, rank {rank}: from {time_text(start)} for {time_text(end - start)}"
     )
-    wanted = metrics.waited_for(line, line.program.rank_of_step(step), step)
+    wanted = "" if step == NOTHING else metrics.waited_for(line, rank, step)
     if waited > 0:
         text += f", waited {time_text(waited)}" + (f" for {wanted}" if wanted else "")
     return text
 
 
-def kinds(line: Timeline) -> tuple[list[int], bool]:
-    """The kinds that occur, in the order of FILLS, and whether there are pairs."""
+def kinds(line: Timeline) -> tuple[list[int], int | None]:
+    """The kinds that occur, in the order of FILLS, and of what kind the backwards of pairs are."""
     present: set[int] = set()
-    pairs = False
+    mates: set[int] = set()
     for stream in line.program.ranks:
         present.update({fill_of(code) for code in stream.codes})
-        mates = {mate & KIND_MASK for mate in stream.mates if mate != NO_MATE}
-        pairs = pairs or bool(mates)
-        present |= mates
-    return [kind for kind in FILLS if kind in present], pairs
+        mates.update({mate & KIND_MASK for mate in stream.mates if mate != NO_MATE})
+    present |= mates
+    if any(line.held):
+        present.add(OTHER)
+    return [kind for kind in FILLS if kind in present], next(iter(sorted(mates)), None)
 
 
 def stage_index(line: Timeline) -> list[int]:
@@ -169,14 +167,27 @@ def stage_index(line: Timeline) -> list[int]:
     return index
 
 
-def tiles(line: Timeline, rank: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """(step, start, end, code, mate, ns idle before it) of a rank's tiles that last."""
+def tiles(line: Timeline, rank: int) -> Iterator[Tile]:
+    """A rank's tiles that last: its steps, and between them what else held it, without a step."""
     stream, base, free = line.program.ranks[rank], line.program.offsets[rank], 0
-    for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
-        start, end = line.start_ns[step], line.end_ns[step]
+    held = line.held[rank] if line.held else []
+    between = 0
+    for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
+        while between < len(held) and held[between].before <= at:
+            yield from _held(held[between], free)
+            free, between = max(free, held[between].end_ns), between + 1
+        start, end = line.start_ns[base + at], line.end_ns[base + at]
         waited, free = start - free, end
         if end > start:
-            yield step, start, end, code, mate, waited
+            yield base + at, start, end, code, mate, waited
+    for one in held[between:]:
+        yield from _held(one, free)
+        free = max(free, one.end_ns)
+
+
+def _held(one: Held, free: int) -> Iterator[Tile]:
+    if one.end_ns > one.start_ns:
+        yield NOTHING, one.start_ns, one.end_ns, one.code, one.mate, one.start_ns - free
 
 
 def kernel_kind(kernel: int, code: int) -> int:

@@ -181,12 +181,13 @@ class _Drawing:
         yield f'<rect {box} fill="{self.theme.lane}"/>\n'
         merged = Merged(self.left * PX, self.span, self.whole, self.tall, self.narrow // 3)
         singly: list[str] = []
-        for step, start, end, code, mate, waited in picture.tiles(self.line, rank):
+        for tile in picture.tiles(self.line, rank):
+            _, start, end, code, mate, _ = tile
             x0, x1 = self.x(start), self.x(end)
             if x1 - x0 < self.narrow:
                 merged.add(start, end, x0, x1, code, mate)
                 continue
-            title = escape(picture.describe(self.line, rank, step, waited))
+            title = escape(picture.describe(self.line, rank, tile))
             singly.append(f"<g><title>{title}</title>{self._tile(x0, x1, code, mate)}</g>\n")
         yield from merged.shapes(f"rank {rank}", "tiles too narrow to name")
         yield from singly

@@ -16,13 +16,13 @@ const streams = data.kernels ? 2 * STREAM + 2 : 0;
 const pitch = TALL + streams + (data.memory ? CURVE + 3 : 0) + GAP;
 const left = 58 + 7 * String(p - 1).length, right = data.memory ? 64 : 14;
 
-// What a number says: kind + 16 * (stage + stages * microbatch). Kinds from 4 on are of a
-// whole stage, and share a fill.
+// What a number says: kind + 16 * (stage + stages * microbatch). Kinds from 4 on are no compute
+// and share a fill; those from 8 on are of a whole stage.
 const kindOf = (what) => Math.min(4, what % 16);
 const stageOf = (what) => Math.floor(what / 16) % stages;
 const batchOf = (what) => Math.floor(what / (16 * stages));
 const labelOf = (what) => kindOf(what) < 4 ? String(batchOf(what)) : "";
-const nameOf = (what) => stageOf(what) + data.kinds[what % 16] + labelOf(what);
+const nameOf = (what) => stageOf(what) + data.kinds[what % 16] + (what % 16 < 8 ? batchOf(what) : "");
 
 // Rows of [gap, duration, ...rest] become columns; a gap is counted from the end before.
 function columns(flat, size) {
