@@ -41,6 +41,8 @@ class Group(click.Group):
             return None
         module = import_module(f"tracegen.cli.{_module(cmd_name)}")
         command: click.Command = module.command
+        # click keeps the lines after this mark, which a raw docstring can only spell out
+        command.help = (command.help or "").replace("\\b\n", "\b\n")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -44,7 +44,7 @@ def command(
         tracegen run --schedule ./mine.py -o - | gzip > mine.json.gz
         tracegen run --schedule dualpipev -p 2 --execute
         torchrun --nproc-per-node 4 -m tracegen run --schedule zbv --execute
-    \b
+
     --execute runs it on real torch stages, measures every action and shows the prediction
     beside it. --device cuda, NCCL and --share-gpu have not been run on a GPU yet.
     """
