@@ -32,7 +32,8 @@ def decoded(data: dict[str, Any], rank: int) -> list[tuple[int, int, str]]:
 
     def name(what: int) -> str:
         kind, rest = what % 16, what // 16
-        return f"{rest % len(data['ranks'])}{data['kinds'][kind]}{rest // len(data['ranks'])}"
+        batch = rest // len(data["ranks"]) if kind < 8 else ""
+        return f"{rest % len(data['ranks'])}{data['kinds'][kind]}{batch}"
 
     tiles, at, row = [], 0, data["rows"][rank]
     for gap, lasts, what, mate, _ in zip(*(row[n::5] for n in range(5)), strict=True):
@@ -54,6 +55,20 @@ def test_the_data_is_the_timeline(name: str) -> None:
             (line.start_ns[first + at], line.end_ns[first + at], str(action))
             for at, action in enumerate(stream)
         ]
+
+
+def test_the_data_has_what_else_held_a_rank_and_every_step() -> None:
+    program = tracegen.compile("dualpipe", 4, 8)
+    costs = tracegen.Costs(optimizer_us=500, alpha_us=7, replica_sync_us=11)
+    line = tracegen.replay(program, costs, steps=2, sync=True)
+    data = data_of(page_of(line, arrows=True, memory=True))
+    for rank in range(4):
+        tiles = decoded(data, rank)
+        assert len(tiles) == len(line.program.ranks[rank]) + len(line.held[rank])
+        assert [name for *_, name in tiles if "OPTIMIZER" in name] == [
+            str(one) for one in line.held[rank] if one.is_optimizer
+        ]
+        assert tiles == sorted(tiles)
 
 
 def test_arrows_join_the_tiles_of_the_transfers() -> None:

@@ -270,6 +270,41 @@ def test_moe_kernels_stand_under_the_tiles() -> None:
     assert "rank 0, compute stream, weight gradient: 8 kernels" in titles
 
 
+def test_what_holds_a_rank_beside_compute_is_shown() -> None:
+    program = tracegen.compile("1f1b", 2, 2)
+    costs = tracegen.Costs(optimizer_us=500, alpha_us=100)
+    line = tracegen.replay(program, costs, p2p="blocking")
+    found = drawn(line)
+    said = [tile.findtext(f"{SVG}title") for tile in rows(found)[1]]
+    assert said[:3] == [
+        "1RECV_F0, rank 1: from 0 ns for 1.1 ms",
+        "1F0, rank 1: from 1.1 ms for 1 ms",
+        "1RECV_F1, rank 1: from 2.1 ms for 100 \u00b5s",
+    ]
+    assert (said[-1] or "").startswith("1OPTIMIZER, rank 1: from ")
+    assert "message, gradient sum, optimizer" in [t.text for t in found.iter(f"{SVG}text")]
+
+
+def test_several_steps_are_shown_one_after_the_other() -> None:
+    program = tracegen.compile("zbv", 2, 4)
+    line = tracegen.replay(program, tracegen.Costs(optimizer_us=500), steps=2, sync=True)
+    for row in rows(drawn(line, arrows=True)):
+        cells = [cell(tile) for tile in row if tile.find(f"{SVG}text") is not None]
+        assert cells[: len(cells) // 2] == cells[len(cells) // 2 :]
+
+
+def test_a_trace_that_was_read_looks_as_what_wrote_it(tmp_path: Path) -> None:
+    costs = tracegen.Costs(f_us=1000.3, i_us=333.333, alpha_us=12.5)
+    for name in ("1f1b", "dualpipev", "interleaved-1f1b"):
+        line = line_of(name, 4, 8, costs=costs)
+        tracegen.write(line, tmp_path / "trace.json")
+        code, read, _ = show(
+            str(tmp_path / "trace.json"), "--svg", "-", "--arrows", "--memory", "--theme", "dark"
+        )
+        look = svg.Look(theme="dark", arrows=True, memory=True)
+        assert (code, read) == (0, "".join(svg.chunks(line, look)))
+
+
 def test_ticks_are_round_and_few() -> None:
     assert list(picture.ticks(66_000_000, 15)) == [5_000_000 * n for n in range(14)]
     assert list(picture.ticks(0, 10)) == [0]
