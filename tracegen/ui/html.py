@@ -38,7 +38,7 @@ from tracegen.timeline import Timeline
 from tracegen.ui import legend, picture
 from tracegen.ui.picture import FILLS, Theme, escape
 
-PARTS = ("model.js", "drawing.js", "pointing.js")
+PARTS = ("page_model.js", "page_drawing.js", "page_pointing.js")
 # In the legend the colours of the theme in force are the style sheet's.
 LEGEND = Theme("none", "none", "currentColor", "currentColor", "#8a87c4")
 HELP = (
@@ -105,9 +105,9 @@ def chunks(line: Timeline, look: Look = Look()) -> Iterator[str]:
 @cache
 def _resources() -> tuple[str, str]:
     """The style sheet, and the script that its parts make."""
-    page = files("tracegen.ui") / "page"
-    parts = "\n".join((page / part).read_text("utf-8") for part in PARTS)
-    return (page / "page.css").read_text("utf-8"), f'"use strict";\n(() => {{\n{parts}}})();\n'
+    here = files("tracegen.ui")
+    parts = "\n".join((here / part).read_text("utf-8") for part in PARTS)
+    return (here / "page.css").read_text("utf-8"), f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _hash(text: str) -> str:
@@ -124,7 +124,7 @@ def _legend(line: Timeline, look: Look) -> Iterator[str]:
 
 
 def _data(line: Timeline, look: Look) -> Iterator[str]:
-    """The page's data as JSON, in pieces. page/model.js reads it.
+    """The page's data as JSON, in pieces. page_model.js reads it.
 
     A tile is five numbers: how long after the end before it starts, how long it
     lasts, what it is, what else (of a pair), what it waited for. All times are in
