@@ -64,10 +64,10 @@ COLOURS = {
     "attn_W": "attn_W 7",  # (157, 48) green
     "mlp_B": "mlp_B 59",  # (331, 48) pink
     "attn_B": "attn_B 735",  # (8, 40) dark red
-    "disp_F": "disp_F 357",  # (232, 72) light blue
-    "comb_F": "comb_F 571",  # (257, 60) blue
-    "disp_B": "disp_B 430",  # (292, 52) violet
-    "comb_B": "comb_B 1767",  # (267, 41) dark blue
+    "disp_F": "disp_F 481",  # (225, 77) light blue
+    "comb_F": "comb_F 275",  # (252, 60) blue
+    "disp_B": "disp_B 104",  # (304, 64) light violet
+    "comb_B": "comb_B 261",  # (276, 44) dark violet
 }
 
 DESCRIPTIONS = {
@@ -170,7 +170,8 @@ class Tracks:
 def _process(name: str, uuid_of: dict[str, int]) -> Any:
     process = _child(name, uuid_of[name], ROOT, len(uuid_of))
     process.child_ordering = TrackDescriptor.EXPLICIT
-    process.description = DESCRIPTIONS.get(name, "")
+    if name in DESCRIPTIONS:
+        process.description = DESCRIPTIONS[name]
     return process
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.perfetto import sample
+from tests.perfetto.awkward import Traces
 from tests.perfetto.browser import PerfettoUi, require_browser
+from tests.perfetto.processor import Engine
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +17,18 @@ def real_ui() -> Iterator[PerfettoUi]:
     require_browser()
     with PerfettoUi() as ui:
         yield ui
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The real trace processor, started once for all tests."""
+    return Engine()
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """Traces of the shipped schedules with awkward costs, each written once."""
+    return Traces(tmp_path_factory.mktemp("traces"))
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ ARROWS = """
     FROM flow
     JOIN slice AS source ON source.id = flow.slice_out
     JOIN slice AS target ON target.id = flow.slice_in
-    ORDER BY flow.id
+    ORDER BY trace_id, flow.id
 """
 
 
