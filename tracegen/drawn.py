@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracegen import metrics
+from tracegen import memory, metrics
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.found import Series
 from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT
-from tracegen.timeline import Timeline
+from tracegen.timeline import Timeline, as_number
 
 ACTIVATION, GRADIENT = "activation", "gradient"
 
@@ -52,7 +52,29 @@ def counters(line: Timeline) -> list[Series]:
     """Every counter: of a trace that was read, those it has; else what each rank holds."""
     if line.found is not None:
         return line.found.counters
-    return [held(line, rank) for rank in range(line.program.num_ranks)]
+    ranks = range(line.program.num_ranks)
+    return [
+        *(held(line, rank) for rank in ranks),
+        *(memory_of(line, rank) for rank in ranks if line.costs.memory),
+        *_limit(line),
+    ]
+
+
+def memory_of(line: Timeline, rank: int) -> Series:
+    """All that a rank holds, in bytes, with its weights and what belongs to them."""
+    samples = list(memory.over_time(line, rank))
+    name = f"{rank_name(rank, line.program.num_ranks)} memory"
+    return Series(name, "bytes", [ns for ns, _ in samples], [value for _, value in samples])
+
+
+def _limit(line: Timeline) -> list[Series]:
+    """The limit that the timeline is held against, as a line from its start to its end."""
+    if (said := line.config.get("memory_limit")) is None:
+        return []
+    text, at = said
+    most = memory.limit(text, at, line.costs).size
+    unit = "bytes" if memory.counts_bytes(line.costs) else "activations"
+    return [Series("memory limit", unit, [0, line.makespan_ns], [as_number(most)] * 2)]
 
 
 def held(line: Timeline, rank: int) -> Series:

@@ -137,6 +137,7 @@ class _Reading:
         done, first, last = self.done, self.full.first[action], self.full.last[action]
         start, end = done.start[first], done.end[last]
         met, other, other_rank, bandwidth = start, NOTHING, rank, 0
+        peer = rank
         if is_message(code):
             met, other, bandwidth = self.meeting(action, code, mate)
             peer = self.full.program.rank_of_step(self.full.ends[other])
@@ -149,7 +150,7 @@ class _Reading:
         code = self._in_step(code)
         mate = mate if mate == NO_MATE else self._in_step(mate)
         end = NOTHING if end == PENDING else end
-        return Held(code, mate, step, before, start, met, end, other, other_rank, bandwidth)
+        return Held(code, mate, step, before, start, met, end, other, other_rank, peer, bandwidth)
 
     def meeting(self, action: int, code: int, mate: int) -> tuple[int, int, int]:
         """When both ends of a message had met, the message, its bandwidth part.

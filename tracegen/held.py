@@ -23,6 +23,7 @@ class Held:
         end_ns: when it was over; NOTHING if it never was.
         other: the code of the other end, NOTHING where there is none.
         other_rank: the rank that came last, its own if that was itself.
+        peer: the rank at the other end, its own where there is none.
         bandwidth_ns: the part of what follows `met_ns` that the bytes take; the rest is latency.
     """
 
@@ -35,6 +36,7 @@ class Held:
     end_ns: int
     other: int
     other_rank: int
+    peer: int
     bandwidth_ns: int
 
     @property

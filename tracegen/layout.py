@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from operator import eq
 from typing import Any
 
-from tracegen import __version__, metrics
+from tracegen import __version__, layout_more, metrics
 from tracegen.deps import NOTHING
 from tracegen.drawn import ACTIVATION, arrows, counters, rank_name
 from tracegen.found import Series
@@ -28,7 +29,11 @@ from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
 from tracegen.kernels import COMMUNICATION, COMPUTE
+from tracegen.metrics import phases_of_steps
 from tracegen.moe import Kernel
+from tracegen.shape import Row as Row
+from tracegen.shape import Shape as Shape
+from tracegen.shape import Slice as Slice
 from tracegen.timeline import Timeline
 
 # What a tile is called, before its microbatch. Perfetto colours a tile by a hash of
@@ -41,36 +46,6 @@ CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weigh
 PIPELINE, KERNELS = "pipeline", "kernels"
 # Of a measured step: the tiling that replay predicts of it, and waits inside a communication.
 PREDICTED, WAITING = "predicted", "waiting"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What slices of a kind have in common: their category and the names of their arguments.
-
-    An argument whose name ends in `_us` is held in ns and written in µs.
-    """
-
-    category: str
-    keys: tuple[str, ...]
-
-
-# start_ns, end_ns, name, shape, the values of its arguments
-Slice = tuple[int, int, str, Shape, tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a process: a thread of the trace.
-
-    Attributes:
-        process: the group of rows that it belongs to.
-        name: zero-padded, so that the order of names is that of rows.
-        slices: its slices by time, none empty, none across another.
-    """
-
-    process: str
-    name: str
-    slices: Callable[[], Iterator[Slice]]
 
 
 # row and start of the slice it leaves, row and start of the slice it reaches, name, category
@@ -98,12 +73,17 @@ def layout(line: Timeline) -> Layout:
     """What the trace of a timeline shows."""
     p = line.program.num_ranks
     rows = [
-        Row(PIPELINE, rank_name(rank, p), lambda rank=rank: _tiles(line, rank))  # type: ignore[misc]
+        Row(PIPELINE, rank_name(rank, p), lambda rank=rank: _rank(line, rank))  # type: ignore[misc]
         for rank in range(p)
     ]
     if line.kernels is not None:
         rows += _kernel_rows(line)
     rows += _rows_beside(line)
+    asked = line.config.get("rows", ())
+    if "links" in asked:
+        rows += layout_more.links(line)
+    if "bubble" in asked:
+        rows += layout_more.bubbles(line)
     return Layout(metadata(line), rows, counters(line), lambda: _arrows(line))
 
 
@@ -135,9 +115,9 @@ def _waits_of(line: Timeline, rank: int) -> Iterator[Slice]:
 
 def metadata(line: Timeline) -> dict[str, Any]:
     """What the trace says of itself: the request, the costs in force and the figures."""
-    said = {**about(line), **line.config}
-    if not line.program.recipe:
-        said["program"] = [" ".join(map(str, stream)) for stream in line.program.ranks]
+    said, source = {**about(line), **line.config}, line.source or line.program
+    if not source.recipe:
+        said["program"] = [" ".join(map(str, stream)) for stream in source.ranks]
     return said
 
 
@@ -173,6 +153,12 @@ def _zero_length(line: Timeline) -> list[list[list[Any]]]:
     return rows
 
 
+def _rank(line: Timeline, rank: int) -> Iterator[Slice]:
+    """A rank's steps, and what else holds it, by time."""
+    beside = layout_more.held(line, rank)
+    return merge(_tiles(line, rank), beside) if beside else _tiles(line, rank)
+
+
 _COMMON = ("rank", "stage", "microbatch", "op", "chain", "phase")
 _PAIR = ("backward_op", "backward_stage", "backward_microbatch")
 _WAITS = {
@@ -186,6 +172,12 @@ _SINGLE_SHAPES = {
     for how, keys in _WAITS.items()
 }
 _PAIR_SHAPES = {how: Shape("overlap", _COMMON + _PAIR + keys) for how, keys in _WAITS.items()}
+# Of several training steps, with the number of the step.
+_STEPPED = {
+    shape: Shape(shape.category, (*shape.keys, "step"))
+    for shapes in (_SINGLE_SHAPES, _PAIR_SHAPES)
+    for shape in shapes.values()
+}
 
 
 def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
@@ -193,14 +185,17 @@ def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
     program, blocker = line.program, line.blocker
     stream, base = program.ranks[rank], program.offsets[rank]
     chain_of = program.placement.chain_of_stages()
-    steady, cooldown = metrics.phases(stream)
-    free = 0
+    bounds, size = phases_of_steps(program, rank), len(stream) // program.num_steps
+    number, free = -1, 0
     first, last = base, base + len(stream)
     times = zip(line.start_ns[first:last], line.end_ns[first:last], strict=True)
     for at, (code, mate, (start, end)) in enumerate(
         zip(stream.codes, stream.mates, times, strict=True)
     ):
         waited, free = start - free, end
+        if at == (number + 1) * size:
+            number += 1
+            steady, cooldown = bounds[number]
         if end == start:
             continue
         kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
@@ -225,6 +220,8 @@ def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
             other, number = mate & KIND_MASK, mate >> MICROBATCH_SHIFT
             name, shape = f"F{microbatch}{PAIR_LETTERS[other]}{number}", _PAIR_SHAPES[how]
             about += (KINDS[other].value, mate >> STAGE_SHIFT & STAGE_MASK, number)
+        if program.num_steps > 1:
+            shape, why = _STEPPED[shape], (*why, number)
         yield start, end, name, shape, about + why
 
 

@@ -14,12 +14,14 @@ from tracegen.ir import (
     NO_MATE,
     STAGE_MASK,
     STAGE_SHIFT,
+    Program,
     Stream,
 )
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.memory import peak_bytes
 from tracegen.timeline import Timeline, as_number
 
 SCHEMA_VERSION = 1
@@ -71,6 +73,19 @@ def phases(stream: Stream) -> tuple[int, int]:
     if first_backward < last_forward and stream.mates[first_backward] == NO_MATE:
         steady = max(0, first_backward - 1)
     return steady, max(steady, last_forward + 1)
+
+
+def phases_of_steps(program: Program, rank: int) -> list[tuple[int, int]]:
+    """The `phases` of a rank in each training step, by position in its whole stream."""
+    stream, size = program.ranks[rank], len(program.ranks[rank]) // program.num_steps
+    if program.num_steps == 1:
+        return [phases(stream)]
+    found = []
+    for first in range(0, len(stream), max(1, size)):
+        part = slice(first, first + size)
+        steady, cooldown = phases(Stream(stream.codes[part], stream.mates[part]))
+        found.append((first + steady, first + cooldown))
+    return found
 
 
 def phase(at: int, bounds: tuple[int, int]) -> str:
@@ -152,12 +167,23 @@ def summary(line: Timeline) -> dict[str, Any]:
         "busy_us": [us(busy) for busy in line.busy_ns],
         "idle_us": [us(idle) for idle in line.idle_ns],
         "peak_activations": line.peak_activations,
+        **_only_some(line),
     }
     if line.kernels is not None:
         found["comm_busy_us"] = [us(busy) for busy in line.comm_busy_ns]
         found["exposed_us"] = [us(exposed) for exposed in line.exposed_ns]
         found["overlap_ratio"] = line.overlap_ratio
     return found
+
+
+def _only_some(line: Timeline) -> dict[str, Any]:
+    """Figures of several training steps, and of memory in bytes where that is known."""
+    held = peak_bytes(line.program, line.costs)
+    steady = line.steady_step_ns
+    return {
+        **({} if steady is None else {"steady_step_us": steady / 1000}),
+        **({} if held is None else {"peak_memory_bytes": held}),
+    }
 
 
 def critical_steps(line: Timeline) -> list[dict[str, Any]]:

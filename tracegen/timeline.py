@@ -137,7 +137,7 @@ class Timeline:
     def _no_kernels(self) -> list[int]:
         return [0] * self.program.num_ranks
 
-    def _made_ns(self, step: int, forward: bool) -> int:
+    def made_ns(self, step: int, forward: bool) -> int:
         """When a step's forward result, or its gradient, was there."""
         if self.kernels is None:
             return self.end_ns[step]
@@ -167,7 +167,7 @@ class Timeline:
                 other = ranks[previous[stage] if forward else following[stage]]
                 if other == rank:
                     continue
-                start = self._made_ns(source, forward)
+                start = self.made_ns(source, forward)
                 span = self.queued.get((source, target, forward))
                 if span is None:
                     span = (start, start + times.latency((other, rank)))

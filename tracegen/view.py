@@ -237,6 +237,8 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     """The figures under the tiling, for a terminal so wide; the README says what each means."""
     narrow = width < NARROW
     yield Text(f"makespan         {duration(line.makespan_ns)}")
+    if (steady := line.steady_step_ns) is not None:
+        yield Text(f"steady step      {duration(round(steady))}   of {line.program.num_steps}")
     bubble = (
         f"bubble           ratio {metrics.bubble_ratio(line):.2%}",
         f"overhead {metrics.bubble_overhead(line):.2%}",

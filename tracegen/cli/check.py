@@ -4,32 +4,53 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.common import is_trace, program_of, size_options
+from tracegen.cli.common import (
+    cost_options,
+    costs_of,
+    is_trace,
+    mode_of,
+    program_of,
+    replay_options,
+    size_options,
+)
+from tracegen.cli.replaying import limit_of, memory_options
 from tracegen.errors import ProgramError
+
+if TYPE_CHECKING:
+    from tracegen.costs import Costs
+    from tracegen.ir import Program
 
 
 @click.command("check")
 @click.argument("schedule_or_file")
 @size_options
+@memory_options
+@replay_options
+@cost_options
 @click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object.")
 def command(schedule_or_file: str, as_json: bool, **options: Any) -> None:
-    """Is a schedule, CSV or trace complete, in order and free of deadlock?
+    r"""Is a schedule, CSV or trace complete, in order and free of deadlock?
 
-    Exit code 0 if it is, 1 if it was read and is not, 2 if it could not be read.
+    \b
+        tracegen check 1f1b -p 4 -m 8 --p2p blocking --p2p-order naive
+        tracegen check zb-h2 -p 4 -m 8 --memory-limit 6
+        tracegen check trace.json --memory-limit 80GiB --memory-at input
+
+    With --p2p blocking: does it finish on such a transport? With --memory-limit: which action
+    takes more? Exit code 0 if all is well, 1 if it was read and is not, 2 if it could not be read.
     """
     problems: list[str] = []
+    limit = limit_of(options)
     try:
-        if is_trace(schedule_or_file):
-            from tracegen.passes.validate import validate
-            from tracegen.readers.chrome import read
+        program, costs = _read(schedule_or_file, options)
+        if options["p2p"] == "blocking":
+            from tracegen.engine import replay
 
-            program = validate(read(Path(schedule_or_file)).program)
-        else:
-            program = program_of(schedule_or_file, options)
+            replay(program, costs, **mode_of(options).given())
     except ProgramError as error:
         problems, message = error.problems, str(error)
     else:
@@ -37,6 +58,13 @@ def command(schedule_or_file: str, as_json: bool, **options: Any) -> None:
             f"{schedule_or_file}: sound: p={program.num_ranks} m={program.num_microbatches} "
             f"v={program.stages_per_rank}, {program.placement.name} placement"
         )
+        if limit is not None:
+            from tracegen import memory
+
+            most = memory.limit(*limit, costs)
+            problems = list(memory.over_limit(program, costs, most))
+            if problems:
+                message = "\n".join(f"{schedule_or_file}: {text}" for text in problems)
     if as_json:
         verdict = {"schema_version": 1, "sound": not problems, "problems": problems}
         click.echo(json.dumps(verdict))
@@ -44,3 +72,15 @@ def command(schedule_or_file: str, as_json: bool, **options: Any) -> None:
         click.echo(message)
     if problems:
         raise SystemExit(1)
+
+
+def _read(name: str, options: dict[str, Any]) -> tuple[Program, Costs]:
+    """The program, sound, and its costs: a trace's own where no file gives others."""
+    if not is_trace(name):
+        program = program_of(name, options)
+        return program, costs_of(options, program)
+    from tracegen.passes.validate import validate
+    from tracegen.readers.chrome import read
+
+    line = read(Path(name))
+    return validate(line.program), costs_of(options, line.program, line.costs)

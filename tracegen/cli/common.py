@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tracegen.costs import Costs
     from tracegen.ir import Program
+    from tracegen.mode import Mode
     from tracegen.moe import MoE
     from tracegen.timeline import Timeline
 
@@ -26,6 +27,9 @@ SIZE = (
     click.option("--pipes", type=int, metavar="N", help="Chimera's pipes: 2, 4, ..."),
     click.option("--forward-only", is_flag=True, help="No backward: evaluation, inference."),
 )
+
+_GRAD_SYNC = "A stage's gradient all-reduce at the end of a step."
+_REPLICA = "The sum over replicas of a stage (chimera, dualpipe), at the end of a step."
 
 COSTS = (
     click.option("--f", "f_us", type=float, metavar="US", help="A stage's forward, in us."),
@@ -43,6 +47,18 @@ COSTS = (
         "--w-share", type=float, metavar="X", help="Of activations, kept until W: 0 to 1."
     ),
     click.option(
+        "--slow",
+        "slow_ranks",
+        multiple=True,
+        metavar="RANK=X",
+        help="A rank's times are X times as long: 3=1.5. Repeatable.",
+    ),
+    click.option("--jitter", type=float, metavar="SIGMA", help="Noise: a lognormal factor."),
+    click.option("--seed", type=int, metavar="N", help="Which noise; 0 unless given."),
+    click.option("--grad-sync", "grad_sync_us", type=float, metavar="US", help=_GRAD_SYNC),
+    click.option("--replica-sync", "replica_sync_us", type=float, metavar="US", help=_REPLICA),
+    click.option("--optimizer", "optimizer_us", type=float, metavar="US", help="Its optimizer."),
+    click.option(
         "--moe",
         "moe_pairs",
         multiple=True,
@@ -59,6 +75,27 @@ COSTS = (
 )
 
 
+REPLAY = (
+    click.option(
+        "--p2p",
+        type=click.Choice(["async", "blocking"]),
+        help="Transfers run beside compute (the default), or SEND and RECV hold the rank.",
+    ),
+    click.option(
+        "--p2p-order",
+        type=click.Choice(["torch", "naive", "fused"]),
+        help="Where a blocking SEND and RECV stand; torch, or as a CSV has them.",
+    ),
+    click.option(
+        "--dispatch",
+        type=click.Choice(["static", "dynamic"]),
+        help="Ranks run their order (the default), or any ready action: B first, then F, then W.",
+    ),
+    click.option("--steps", type=int, metavar="N", help="Training steps in a row."),
+    click.option("--sync", is_flag=True, help="Ranks wait for each other between steps."),
+)
+
+
 def size_options(command: Command) -> Command:
     """-p -m -v --pipes --forward-only."""
     return _with(SIZE, command)
@@ -67,6 +104,11 @@ def size_options(command: Command) -> Command:
 def cost_options(command: Command) -> Command:
     """--f --b --i --w --fb --alpha ... --costs."""
     return _with(COSTS, command)
+
+
+def replay_options(command: Command) -> Command:
+    """--p2p --p2p-order --dispatch --steps --sync."""
+    return _with(REPLAY, command)
 
 
 def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
@@ -93,7 +135,18 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
 
 
 PLAIN = ("f_us", "b_us", "i_us", "w_us", "fb_us")
-OTHERS = ("alpha_us", "bandwidth_GBps", "boundary_bytes", "activation_bytes", "w_share")
+OTHERS = (
+    "alpha_us",
+    "bandwidth_GBps",
+    "boundary_bytes",
+    "activation_bytes",
+    "w_share",
+    "jitter",
+    "seed",
+    "grad_sync_us",
+    "replica_sync_us",
+    "optimizer_us",
+)
 
 
 def costs_of(
@@ -110,7 +163,29 @@ def costs_of(
     block = _block_of(program) if base is None and file is None else ""
     if pairs or (block and all(options[name] is None for name in PLAIN)):
         costs = replace(costs, moe=_moe_of(pairs, costs.moe, block))
+    if slow := dict(map(_slowdown, options["slow_ranks"])):
+        ranks: dict[str | int, Any] = {int(rank): entry for rank, entry in costs.rank.items()}
+        costs = replace(costs, rank={**ranks, **slow})
     return costs.override(**{name: options[name] for name in (*PLAIN, *OTHERS)})
+
+
+def _slowdown(text: str) -> tuple[str | int, dict[str, float]]:
+    rank, _, factor = text.partition("=")
+    try:
+        return int(rank), {"slowdown": float(factor)}
+    except ValueError:
+        raise click.UsageError(f"--slow {text}: expected RANK=FACTOR, such as 3=1.5") from None
+
+
+def mode_of(options: dict[str, Any], base: Mode | None = None) -> Mode:
+    """How to replay, as the options say, over `base`."""
+    from tracegen.mode import Mode
+
+    given = {name: options[name] for name in ("p2p", "p2p_order", "dispatch", "steps")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options["sync"]:
+        given["sync"] = True
+    return replace(base or Mode(), **given)
 
 
 def _block_of(program: Program | None) -> str:
@@ -134,7 +209,7 @@ def _moe_of(pairs: tuple[str, ...], base: MoE | None, block: str) -> MoE:
 
 def is_trace(name: str) -> bool:
     """Whether a file name is a trace's."""
-    return name.endswith((".json", ".json.gz"))
+    return name.endswith((".json", ".json.gz", ".pftrace"))
 
 
 def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
@@ -146,7 +221,7 @@ def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
     from tracegen.engine import replay
 
     program = program_of(schedule_or_trace, options)
-    return replay(program, costs_of(options, program))
+    return replay(program, costs_of(options, program), **mode_of(options).given())
 
 
 def console(stderr: bool = False) -> Console:

@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import execute
-from tracegen.cli.common import console, cost_options, costs_of, program_of, say, size_options
+from tracegen.cli.common import (
+    console,
+    cost_options,
+    costs_of,
+    program_of,
+    replay_options,
+    say,
+    size_options,
+)
+from tracegen.cli.replaying import over_limit, replayed, replaying_options
+from tracegen.errors import DeadlockError
 
 if TYPE_CHECKING:
     from tracegen.costs import Costs
     from tracegen.ir import Program
+    from tracegen.readers.request import Request
     from tracegen.timeline import Timeline
 
 
@@ -22,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--like", metavar="TRACE", help="Make the trace of a trace's request again.")
 @size_options
 @cost_options
+@replay_options
+@replaying_options
 @execute.execute_options
 @click.option("-o", "--output", metavar="FILE", help="SCHEDULE.json unless given; - is stdout.")
 @click.option("--no-trace", is_flag=True, help="Figures only; write no trace.")
@@ -52,53 +65,59 @@ def command(
         raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
     if no_trace and output is not None:
         raise click.UsageError("--no-trace and -o contradict each other; leave one out")
-    from tracegen.engine import replay
-
     measure = execute.wanted(options)
-    program, costs = _request(schedule, like, options)
+    program, costs, request = _request(schedule, like, output, options)
     target = None if no_trace else output or f"{Path(program.name).stem}.json"
     if measure:
         execute.execute(program, options, target, as_json, quiet)
         return
-    line = replay(program, costs)
+    line = replayed(program, costs, options, request, output)
     if target is not None:
         from tracegen.emit import write
 
         write(line, target)
         if target != "-":
             say(f"wrote {target}", quiet)
+    for problem in over_limit(line):
+        say(f"over the memory limit: {problem}", quiet)
     if as_json:
-        click.echo(json.dumps(_report(line, target), allow_nan=False))
+        click.echo(json.dumps(_report(line, target, options["explain"]), allow_nan=False))
     elif not quiet:
-        _print(line, to_stderr=target == "-")
+        _print(line, options["explain"], to_stderr=target == "-")
 
 
 def _request(
-    schedule: str | None, like: str | None, options: dict[str, Any]
-) -> tuple[Program, Costs]:
+    schedule: str | None, like: str | None, output: str | None, options: dict[str, Any]
+) -> tuple[Program, Costs, Request | None]:
     if (schedule is None) == (like is None):
         raise click.UsageError("give either --schedule NAME or --like TRACE")
     if schedule is not None:
-        program = program_of(schedule, options)
-        return program, costs_of(options, program)
-    from tracegen.readers.chrome import request_of
+        try:
+            program = program_of(schedule, options)
+        except DeadlockError as error:
+            if error.program is None or output is None:
+                raise
+            program = error.program  # its replay will say so again, and show where it hangs
+        return program, costs_of(options, program), None
+    from tracegen.readers.request import request_of
 
     assert like is not None
-    program, costs = request_of(Path(like))
-    return program, costs_of(options, program, costs)
+    asked = request_of(Path(like))
+    return asked.program, costs_of(options, asked.program, asked.costs), asked
 
 
-def _report(line: Timeline, target: str | None) -> dict[str, Any]:
-    from tracegen import metrics
+def _report(line: Timeline, target: str | None, explain: bool) -> dict[str, Any]:
+    from tracegen import attribution, metrics
 
     return {
         **metrics.summary(line),
         "critical_path": metrics.critical_steps(line),
+        **({"idle_parts": attribution.rows(line)} if explain else {}),
         "trace": target,
     }
 
 
-def _print(line: Timeline, to_stderr: bool) -> None:
+def _print(line: Timeline, explain: bool, to_stderr: bool) -> None:
     from tracegen import view
 
     out = console(stderr=to_stderr)
@@ -106,3 +125,8 @@ def _print(line: Timeline, to_stderr: bool) -> None:
     out.print(view.Tiling(line))
     for figure in view.figures(line, out.width):
         out.print(figure)
+    if explain:
+        from tracegen.view_idle import explained
+
+        for figure in explained(line):
+            out.print(figure)

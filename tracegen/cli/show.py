@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.common import console, cost_options, say, size_options, timeline_of
+from tracegen.cli.common import (
+    console,
+    cost_options,
+    replay_options,
+    say,
+    size_options,
+    timeline_of,
+)
 
 if TYPE_CHECKING:
     from tracegen.timeline import Timeline
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 @click.argument("schedule_or_trace")
 @size_options
 @cost_options
+@replay_options
 @click.option("--svg", metavar="FILE", help="Write it as SVG, for papers and pages; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write it as a page that zooms; - is stdout.")
 @click.option(

@@ -63,6 +63,13 @@ class About:
         return -(-self.num_stages // max(1, self.num_ranks))
 
     @property
+    def num_steps(self) -> int:
+        """How many training steps its tiles are of."""
+        said = self.said.get("replay")
+        steps = said.get("steps") if isinstance(said, dict) else None
+        return steps if type(steps) is int and steps > 0 else 1
+
+    @property
     def schedule(self) -> str | None:
         name = self.said.get("schedule")
         return name if isinstance(name, str) else None

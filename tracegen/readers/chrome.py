@@ -16,20 +16,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tracegen import compiler, engine
-from tracegen.costs import Costs
+from tracegen import engine
 from tracegen.deps import NOTHING, waits
 from tracegen.drawn import ACTIVATION
 from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
+from tracegen.full_replay import is_plain
 from tracegen.ir import Program
 from tracegen.readers import flows, proto, rows
 from tracegen.readers.about import About
 from tracegen.readers.actions import Namer
+from tracegen.readers.document import document_of
 from tracegen.readers.events import Gather, close
-from tracegen.readers.text import Document, text_of
+from tracegen.readers.request import mode_of
 from tracegen.readers.tiles import Tiles, add_zero_length
 from tracegen.readers.warn import Warnings
+from tracegen.repeat import step_of
 from tracegen.timeline import Timeline
 
 
@@ -79,7 +81,7 @@ def _no_collection() -> Iterator[None]:
 
 def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     warnings = Warnings()
-    document = _document(path, warnings)
+    document = document_of(path, warnings)
     gather = Gather(path, Namer(name_pattern), warnings)
     for number, events, exactly in document.events():
         gather.feed(number, events, exactly)
@@ -96,43 +98,6 @@ def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     found = Found(about.own, counters=_counters(gather, base), rows=_moved(others, base))
     _arrows(gather, tiles, program, found)
     return _complete(line, about, replace(found, warnings=warnings.texts()))
-
-
-def _document(path: str | Path, warnings: Warnings) -> Document | proto.Document:
-    if str(path).endswith(proto.SUFFIXES):
-        return proto.Document(path)
-    return Document(path, text_of(path, warnings), warnings)
-
-
-def request_of(path: str | Path) -> tuple[Program, Costs]:
-    """The program and the costs that a trace of tracegen's says it was made of.
-
-    Raises:
-        FileError: if it is not tracegen's, or cannot be read.
-        ScheduleError: if there is no such schedule any more.
-    """
-    warnings = Warnings()
-    document = _document(path, warnings)
-    for _ in document.events():
-        pass
-    about = About(path, document.about, warnings)
-    if not about.own:
-        raise FileError(
-            f"{path}: its metadata has no request of tracegen's; expected its own trace"
-        )
-    if (program := about.program()) is None:
-        schedule = about.schedule
-        if schedule is None:
-            raise FileError(f"{path}: its metadata names no schedule")
-        program = compiler.compile(
-            schedule,
-            about.num_ranks,
-            about.num_microbatches,
-            about.stages_per_rank,
-            forward_only="forward_only" in about.recipe,
-            communication=False,
-        )
-    return program, about.costs
 
 
 def _stem(path: str | Path) -> str:
@@ -221,12 +186,25 @@ def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     stated, config = about.figures(line)
     line = replace(line, found=replace(found, stated=stated), config=config)
     times = line.costs.times(line.program) if about.own else None
-    if times is None or not (times.links_queue or line.costs.moe):
+    if times is None:
+        return line
+    mode = mode_of(about.path, about)
+    program = about.program() or step_of(line.program, 0)
+    if is_plain(program, times, mode) and not (times.links_queue or line.costs.moe):
         return line
     try:
-        again = engine.replay(line.program, line.costs)
+        again = engine.replay(program, line.costs, **mode.given())
     except TracegenError:
         return line
     if (again.start_ns, again.end_ns) != (line.start_ns, line.end_ns):
         return line
-    return replace(line, queued=again.queued, kernels=again.kernels, blocker=again.blocker)
+    return replace(
+        line,
+        busy_ns=again.busy_ns,
+        blocker=again.blocker,
+        queued=again.queued,
+        kernels=again.kernels,
+        held=again.held,
+        source=again.source,
+        first_step_ns=again.first_step_ns,
+    )

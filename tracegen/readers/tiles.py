@@ -55,7 +55,13 @@ class Tiles:
         streams = tuple(Stream(row.code, row.mate) for row in rows)
         m, stages = self._sizes(streams)
         placement = self.about.placement(stages, p) or self._placement(streams, stages, m)
-        return Program(self.name, m, placement, streams, self.about.recipe)
+        steps = self.about.num_steps if m == self.about.num_microbatches else 1
+        if any(len(stream) % steps for stream in streams):
+            self.gather.warnings.add(
+                "steps", f"the metadata says {steps} steps; the ranks' actions do not divide so"
+            )
+            steps = 1
+        return Program(self.name, m, placement, streams, recipe=self.about.recipe, num_steps=steps)
 
     def _sizes(self, streams: tuple[Stream, ...]) -> tuple[int, int]:
         """M and the number of stages: as stated, if no tile is beyond."""

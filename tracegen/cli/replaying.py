@@ -1,0 +1,136 @@
+"""The part of `tracegen run` that replays: the mode, what is asked of it beside, a deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tracegen.cli.common import mode_of, say
+
+if TYPE_CHECKING:
+    from tracegen.costs import Costs
+    from tracegen.ir import Program
+    from tracegen.readers.request import Request
+    from tracegen.timeline import Timeline
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MEMORY = (
+    click.option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="What no rank may hold more than: 6 (stage activations), or 80GiB.",
+    ),
+    click.option(
+        "--memory-at",
+        type=click.Choice(["input", "weight"]),
+        help="Activations count until I ends, or until W does (the default).",
+    ),
+)
+
+OPTIONS = (
+    *MEMORY,
+    click.option("--explain", is_flag=True, help="Why each rank waits: the parts of its idle."),
+    click.option("--bubble-row", is_flag=True, help="Rows in the trace that name each wait."),
+    click.option("--links", "link_rows", is_flag=True, help="Rows in the trace for the links."),
+    click.option("--save-order", metavar="CSV", help="Write the order that was run."),
+)
+
+
+def replaying_options(command: Command) -> Command:
+    """--memory-limit --memory-at --explain --bubble-row --links --save-order."""
+    return _with(OPTIONS, command)
+
+
+def memory_options(command: Command) -> Command:
+    """--memory-limit --memory-at."""
+    return _with(MEMORY, command)
+
+
+def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def replayed(
+    program: Program,
+    costs: Costs,
+    options: dict[str, Any],
+    like: Request | None,
+    output: str | None,
+) -> Timeline:
+    """The timeline as the options ask for it, over those of the trace that it shall be like.
+
+    Raises:
+        DeadlockError: when the trace up to there is written, if an output is named.
+    """
+    from tracegen.engine import replay, until_it_hangs
+    from tracegen.errors import DeadlockError
+
+    mode = mode_of(options, like.mode if like else None)
+    looks = _looks(options, like)
+    try:
+        line = replay(program, costs, **mode.given())
+    except DeadlockError as error:
+        if output is not None:
+            hung = error.line or until_it_hangs(error.program, costs, mode)
+            _write(replace(hung, config=hung.config | looks), output)
+        raise
+    if options["save_order"]:
+        _save_order(line, options["save_order"])
+    return replace(line, config=line.config | looks)
+
+
+def _write(line: Timeline, output: str) -> None:
+    from tracegen.emit import write
+
+    write(line, output)
+    if output != "-":
+        say(f"wrote {output}, which ends where it hangs")
+
+
+def _looks(options: dict[str, Any], like: Request | None) -> dict[str, Any]:
+    """What the trace shows beside the usual, as its metadata has it."""
+    looks = dict(like.looks) if like else {}
+    rows = [
+        name
+        for name, given in (("bubble", options["bubble_row"]), ("links", options["link_rows"]))
+        if given or name in looks.get("rows", ())
+    ]
+    if (limit := limit_of(options)) is not None:
+        looks["memory_limit"] = list(limit)
+    return looks | ({"rows": rows} if rows else {})
+
+
+def limit_of(options: dict[str, Any]) -> tuple[str, str] | None:
+    """The memory limit as it was given, and whether it is at I or at W."""
+    if options["memory_limit"] is None:
+        if options["memory_at"] is not None:
+            raise click.UsageError("--memory-at is about a limit; add --memory-limit")
+        return None
+    return options["memory_limit"], options["memory_at"] or "weight"
+
+
+def over_limit(line: Timeline) -> list[str]:
+    """What breaks the limit that the timeline is held against; nothing where there is none."""
+    from tracegen import memory
+
+    if (said := line.config.get("memory_limit")) is None:
+        return []
+    text, at = said
+    most = memory.limit(text, at, line.costs)
+    return list(memory.over_limit(line.program, line.costs, most))
+
+
+def _save_order(line: Timeline, target: str) -> None:
+    from tracegen import torch_csv
+    from tracegen.files import write_text
+
+    if line.program.num_steps > 1:
+        raise click.UsageError("--save-order is of one step; leave --steps out")
+    write_text(target, [torch_csv.write(line.program)])
+    say(f"wrote {target}")
