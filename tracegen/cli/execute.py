@@ -148,7 +148,7 @@ def _measured(program: Program, options: Options, quiet: bool) -> Measurement | 
 
         outcome = run_under_torchrun(task)
     else:
-        say(f"executing on {options.device}: processes {task.processes}", quiet)
+        say(f"executing on {options.device}, processes: {task.processes}", quiet)
         outcome = launch.run(task)
     if outcome is None:
         return None

@@ -20,7 +20,7 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from tracegen.errors import ExecuteError
-from tracegen.execute.options import Options
+from tracegen.execute.options import Options, slices
 from tracegen.execute.progress import COMPUTING, DONE, SETUP, WIDTH, Progress, where
 from tracegen.ir import Program
 
@@ -71,9 +71,13 @@ def run(task: Task) -> Any:
     """Do the task in processes of its own; what the first one found.
 
     Raises:
-        ExecuteError: if any of them fails, is killed or hangs; all are gone then.
+        ExecuteError: if the model does not fit the program, or any of them fails, is killed
+            or hangs; all are gone then.
         KeyboardInterrupt: likewise, with the message that says where they were.
     """
+    num_slices = max(slices(task.program)) + 1
+    if task.options.model is None:
+        task.options.layers_of(num_slices)
     program = replace(task.program, memo={})
     with _started(replace(task, program=program)) as watch:
         return watch.result()
@@ -108,6 +112,7 @@ def _started(task: Task) -> Iterator[Watch]:
 def _child(
     number: int, count: int, address: str, task: Task, row: Any, pipe: connection.Connection
 ) -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # we say ourselves who went first
     from tracegen.execute.worker import main
 
     main(number, count, address, task, Progress(row, number), pipe)

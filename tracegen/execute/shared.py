@@ -7,6 +7,7 @@ action runs at a time.
 
 from __future__ import annotations
 
+from tracegen.errors import ExecuteError
 from tracegen.execute import check
 from tracegen.execute.clock import Cpu, Cuda, Device, Recorder, cost_of_measuring_ns
 from tracegen.execute.experts import Shard
@@ -98,12 +99,21 @@ def _runners(
 
 
 def _run_in_turns(runners: list[Runner]) -> None:
-    """Each rank in turn one step, if what it waits for has been posted."""
+    """Each rank in turn one step, if what it waits for has been posted.
+
+    Raises:
+        ExecuteError: if no rank can go on.
+    """
     at = [0] * len(runners)
     unfinished = [rank for rank, runner in enumerate(runners) if len(runner.stream)]
     while unfinished:
-        for rank in unfinished:
-            if runners[rank].ready(at[rank]):
-                runners[rank].do(at[rank])
-                at[rank] += 1
+        able = [rank for rank in unfinished if runners[rank].ready(at[rank])]
+        if not able:
+            stuck = (
+                f"rank {rank} waits at {runners[rank].stream[at[rank]]}" for rank in unfinished
+            )
+            raise ExecuteError(f"{', '.join(stuck)}: a message is not sent, or no RECV takes it")
+        for rank in able:
+            runners[rank].do(at[rank])
+            at[rank] += 1
         unfinished = [rank for rank in unfinished if at[rank] < len(runners[rank].stream)]

@@ -118,6 +118,7 @@ class Mailbox:
 
     device: Device
     box: dict[Message, tuple[Any, Tensor]] = field(default_factory=dict)
+    posted: set[Message] = field(default_factory=set)
 
     def of(self, device: Device) -> Mailbox:
         return Mailbox(device, self.box)
@@ -128,10 +129,12 @@ class Mailbox:
         self.box[message] = (event, tensor)
 
     def receive(self, message: Message, buffer: Tensor, source: int) -> None:
-        """Whatever is sent lands in the box."""
+        """What is sent lands in the box."""
+        self.posted.add(message)
 
     def wait(self, message: Message) -> Tensor:
         event, tensor = self.box.pop(message)
+        self.posted.remove(message)
         self.device.waits_for(event)
         if tensor.is_cuda:
             # The allocator may not hand its memory out again before this stream has read it.
@@ -144,7 +147,7 @@ class Mailbox:
             event.synchronize()
 
     def arrived(self, message: Message) -> bool:
-        return message in self.box
+        return message in self.posted and message in self.box
 
     def finish(self) -> None:
         """Nothing is under way."""
