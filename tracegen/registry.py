@@ -116,7 +116,9 @@ def find(name_or_path: str) -> Schedule:
         known = _by_plain_name(named)
     if (hit := known.get(_plain(name_or_path))) is not None:
         return hit
-    close = get_close_matches(_plain(name_or_path), known, n=1)
+    typed = _plain(name_or_path)
+    swapped = [name for name in known if sorted(name) == sorted(typed)]
+    close = swapped or get_close_matches(typed, known, n=1)
     hint = f"did you mean {known[close[0]].name!r}?" if close else f"there are {', '.join(named)}"
     also = "".join(f"\n  {problem}" for problem in problems)
     raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
