@@ -73,9 +73,13 @@ def _same_size(program: Program, **asked: int | None) -> None:
             )
 
 
-def recognise(program: Program) -> str | None:
-    """The name of the schedule whose program this is, action for action; None if of none."""
+def recognise(program: Program) -> list[str]:
+    """The names of the schedules whose program this is, action for action, the shortest first.
+
+    At a small size several are one.
+    """
     named, _ = registry.available()
+    names = []
     size = (program.num_ranks, program.num_microbatches, program.stages_per_rank)
     for found in named.values():
         try:
@@ -83,7 +87,7 @@ def recognise(program: Program) -> str | None:
             if pipe.placement.ranks == program.placement.ranks and (
                 tuple(found.streams(pipe)) == program.compute_only().ranks
             ):
-                return found.name
+                names.append(found.name)
         except ScheduleError:
             continue
-    return None
+    return sorted(names, key=lambda name: (len(name), name))

@@ -33,7 +33,7 @@ def command(file: Path, output: str | None, **options: Any) -> None:
     click.echo(
         f"{file}: p={program.num_ranks} m={program.num_microbatches} "
         f"v={program.stages_per_rank}, {program.placement.name} placement; "
-        f"{f'this is {known}' if known else 'no schedule known by name'}",
+        f"{f'this is {" or ".join(known)}' if known else 'no schedule known by name'}",
         err=target == "-",
     )
     if target != "-":
