@@ -44,7 +44,7 @@ from perfetto.trace_builder.proto_builder import (  # type: ignore[import-untype
 
 from tracegen.files import opened
 from tracegen.found import Series
-from tracegen.layout import KERNELS, PIPELINE, Layout, Row, Shape
+from tracegen.layout import KERNELS, PIPELINE, PREDICTED, WAITING, Layout, Row, Shape
 
 METADATA, ARROWS = "tracegen", "tracegen-arrows"
 
@@ -74,6 +74,8 @@ DESCRIPTIONS = {
     PIPELINE: "What each rank computes, and until when: F forward, BP backward in full, I the "
     "input's gradient, WG the weights'; F1B0 and F1I0 are two at once. Below, what it holds.",
     KERNELS: "The kernels of each rank's actions, on its compute and its communication stream.",
+    PREDICTED: "The same step, as it was predicted.",
+    WAITING: "Where a rank stood in a communication, until what it waited for was there.",
 }
 HELD = "The activations that the rank holds, of forwards whose backward is to come."
 
@@ -150,7 +152,7 @@ class Tracks:
             for name, text in texts.items()
         ]
         _write(builder, chrome_events=ChromeEventBundle(metadata=notes))
-        uuid_of = dict[str, int]()
+        uuid_of, names = dict[str, int](), {row.name for row in shown.rows}
         for number, row in enumerate(shown.rows):
             if row.process not in uuid_of:
                 uuid_of[row.process] = self.counter(len(shown.counters)) + len(uuid_of)
@@ -160,7 +162,8 @@ class Tracks:
         for number, counter in enumerate(shown.counters):
             uuid, place = self.counter(number), len(shown.rows) + number
             child = _child(counter.name, uuid, uuid_of[PIPELINE], place)
-            child.description = HELD
+            if counter.track in names:
+                child.description = HELD
             child.counter.CopyFrom(
                 CounterDescriptor(unit_name=counter.key, y_axis_share_key=counter.key)
             )

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 @replay_options
 @replaying_options
 @execute.execute_options
-@click.option("-o", "--output", metavar="FILE", help="SCHEDULE.json unless given; - is stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="SCHEDULE.json unless given; or .json.gz, .pftrace; - is stdout.",
+)
 @click.option("--no-trace", is_flag=True, help="Figures only; write no trace.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Neither tiling nor figures nor messages.")
