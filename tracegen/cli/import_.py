@@ -29,11 +29,11 @@ def command(file: Path, output: str | None, **options: Any) -> None:
     program = compiler.compile(file, communication=False)
     target = output or str(file.with_suffix(".json"))
     emit.write(replay(program, costs_of(options, program)), target)
-    known = compiler.recognise(program)
+    known = " or ".join(compiler.recognise(program))
     click.echo(
         f"{file}: p={program.num_ranks} m={program.num_microbatches} "
         f"v={program.stages_per_rank}, {program.placement.name} placement; "
-        f"{f'this is {" or ".join(known)}' if known else 'no schedule known by name'}",
+        f"{f'this is {known}' if known else 'no schedule known by name'}",
         err=target == "-",
     )
     if target != "-":
