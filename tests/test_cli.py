@@ -1,0 +1,381 @@
+"""The command line: what later work may build on, exit codes, names, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import SCRIPT, refusal, run
+from golden import SHIPPED
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import tracegen
+from tracegen.cli import COMMANDS, main
+
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+every_schedule = pytest.mark.parametrize("name", SHIPPED)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# Frozen: other people's scripts read these
+
+REPORT = [
+    "schema_version",
+    "schedule",
+    "p",
+    "m",
+    "v",
+    "stages",
+    "makespan_us",
+    "bubble_ratio",
+    "bubble_overhead",
+    "span_rate",
+    "busy_us",
+    "idle_us",
+    "peak_activations",
+    "critical_path",
+    "trace",
+]
+METADATA = [
+    *REPORT[:-2],
+    "tool",
+    "tool_version",
+    "placement",
+    "stage_ranks",
+    "chains",
+    "forward_only",
+    "costs",
+    "zero_length_actions",
+]
+
+
+def test_run_json_is_one_object_of_these_keys() -> None:
+    found = run("run", "--schedule", "1f1b", "-p", 2, "-m", 2, "--json", "-o", "x.json")
+    assert found.stderr == "wrote x.json\n"
+    assert found.stdout.count("\n") == 1
+    report = json.loads(found.stdout)
+    assert list(report) == REPORT
+    assert report == {
+        "schema_version": 1,
+        "schedule": "1f1b",
+        "p": 2,
+        "m": 2,
+        "v": 1,
+        "stages": 2,
+        "makespan_us": 9000.0,
+        "bubble_ratio": pytest.approx(1 / 3),
+        "bubble_overhead": 0.5,
+        "span_rate": pytest.approx(1 / 3),
+        "busy_us": [6000.0, 6000.0],
+        "idle_us": [3000.0, 3000.0],
+        "peak_activations": {"freed_at_input": [2, 1], "freed_at_weight": [2, 1]},
+        "critical_path": [
+            {"rank": 0, "action": "0F0", "start_us": 0.0, "end_us": 1000.0},
+            {"rank": 1, "action": "1F0", "start_us": 1000.0, "end_us": 2000.0},
+            {"rank": 1, "action": "1B0", "start_us": 2000.0, "end_us": 4000.0},
+            {"rank": 1, "action": "1F1", "start_us": 4000.0, "end_us": 5000.0},
+            {"rank": 1, "action": "1B1", "start_us": 5000.0, "end_us": 7000.0},
+            {"rank": 0, "action": "0B1", "start_us": 7000.0, "end_us": 9000.0},
+        ],
+        "trace": "x.json",
+    }
+
+
+@every_schedule
+def test_every_schedule_has_the_same_report(name: str) -> None:
+    found = run("run", "-s", name, "--json", "--no-trace")
+    report = json.loads(found.stdout)
+    kernels = [key for key in report if key not in REPORT]  # of MoE costs, what communication does
+    assert [key for key in report if key not in kernels] == REPORT
+    assert bool(kernels) == name.startswith("moe-")
+    assert report["schedule"] == name
+    assert report["trace"] is None
+    assert {len(report[key]) for key in ("busy_us", "idle_us")} == {report["p"]}
+    assert found.stderr == ""
+    assert not list(Path.cwd().iterdir())
+
+
+def test_the_metadata_of_a_trace() -> None:
+    run("run", "-s", "1f1b", "-p", 2, "-m", 2, "-o", "x.json")
+    trace = json.loads(Path("x.json").read_text())
+    assert list(trace) == ["displayTimeUnit", "otherData", "metadata", "traceEvents"]
+    assert trace["otherData"] == trace["metadata"]
+    about = trace["otherData"]
+    assert list(about) == METADATA
+    assert about["tool"] == "tracegen"
+    assert about["tool_version"] == tracegen.__version__
+    assert about["stage_ranks"] == [0, 1]
+    assert about["chains"] == [[0, 1]]
+    assert (
+        about["costs"].items()
+        >= {
+            "f_us": 1000.0,
+            "i_us": 1000.0,
+            "w_us": 1000.0,
+            "fb_us": None,
+            "alpha_us": 0.0,
+            "b_us": None,
+            "bandwidth_GBps": None,
+            "boundary_bytes": 0.0,
+            "activation_bytes": None,
+            "w_share": 0.0,
+        }.items()
+    )
+
+
+def test_a_trace_says_nothing_of_when_and_where() -> None:
+    run("run", "-s", "1f1b", "-o", "x.json")
+    text = Path("x.json").read_text()
+    assert str(Path.cwd()) not in text
+    assert os.uname().nodename not in text
+
+
+def test_list_json() -> None:
+    rows = json.loads(run("list", "--json").stdout)
+    assert list(rows) == ["schema_version", "schedules"]
+    assert {row["name"] for row in rows["schedules"]} == set(SHIPPED)
+    assert list(rows["schedules"][0]) == [
+        "name",
+        "summary",
+        "needs",
+        "paper",
+        "stages_per_rank",
+        "aliases",
+    ]
+
+
+def test_check_json() -> None:
+    assert json.loads(run("check", "1f1b", "--json").stdout) == {
+        "schema_version": 1,
+        "sound": True,
+        "problems": [],
+    }
+
+
+def test_the_python_door() -> None:
+    for name in ("Costs", "compile", "replay", "write", "read", "diff"):
+        assert name in tracegen.__all__
+        assert callable(getattr(tracegen, name))
+    program = tracegen.compile("dualpipev", num_ranks=4, num_microbatches=10, stages_per_rank=None)
+    assert str(program.ranks[0][0]) == "0F0"
+    assert not program.compute_only().has_communication
+    line = tracegen.replay(
+        program, tracegen.Costs(f_us=1000, i_us=1000, w_us=1000, fb_us=None, alpha_us=0)
+    )
+    assert (line.makespan_ns, line.busy_ns[0]) == (66_000_000, 60_000_000)
+    assert line.peak_activations["freed_at_input"][0] == 9
+    assert line.peak_activations["freed_at_weight"][3] == 9
+    tracegen.write(line, "trace.json")
+    assert Path("trace.json").is_file()
+    with pytest.raises(AttributeError, match="module 'tracegen' has no attribute 'nothing'"):
+        _ = tracegen.nothing  # type: ignore[attr-defined]
+
+
+# Exit codes: 0 done, 1 invalid, 2 could not be carried out, 130 interrupted
+
+BAD = "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["check", "1f1b"], 0),
+        (["check", "bad.csv"], 1),
+        (["check", "no.csv"], 2),
+        (["run", "-s", "bad.csv"], 2),
+        (["run"], 2),
+        (["run", "-s", "1f1b", "-p", "x"], 2),
+        (["run", "-s", "1f1b", "--f", "-1"], 2),
+        (["nothing"], 2),
+        (["import", "bad.csv"], 2),
+        (["export", "chimera"], 2),
+    ],
+)
+def test_exit_codes(args: list[str], code: int) -> None:
+    Path("bad.csv").write_text(BAD)
+    found = run(*args)
+    assert found.exit_code == code
+    assert "Traceback" not in found.output
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tracegen.compiler.compile", stop)
+    found = run("show", "1f1b")
+    assert (found.exit_code, found.stderr) == (130, "interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """`tracegen run -o - | head -1` ends quietly."""
+    text = f"{SCRIPT} run -s 1f1b -m 500 -o - -q | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"displayTimeUnit":"ns",\n0\n'
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("redirect", "message"),
+    [
+        (">/dev/full", "Error: the output cannot be written: No space left on device\n"),
+        (">&-", ""),
+    ],
+)
+def test_stdout_that_takes_nothing(redirect: str, message: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{SCRIPT} list {redirect}"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == message
+
+
+def test_a_trace_for_a_closed_stdout() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{SCRIPT} run -s 1f1b -q -o - >&-"], stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"Error: -: cannot be written: stdout is closed\n"
+
+
+# The commands
+
+
+def test_help_names_every_command() -> None:
+    help_text = run("--help").stdout
+    for name in COMMANDS:
+        assert f"  {name} " in help_text
+    assert run("--version").stdout == f"tracegen, version {tracegen.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["run", "list", "show", "check", "export", "import"])
+def test_help_of_each_command(name: str) -> None:
+    text = run(name, "--help").stdout
+    assert text.startswith(f"Usage: main {name}")
+    assert "\\b" not in text
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("DualPipeV", "dualpipev"),
+        ("dualpipe_v", "dualpipev"),
+        ("zerobubble", "zb-h1"),
+        ("ScheduleInterleaved1F1B", "interleaved-1f1b"),
+        ("1F1B", "1f1b"),
+    ],
+)
+def test_names_are_forgiving(typed: str, name: str) -> None:
+    assert json.loads(run("run", "-s", typed, "--json", "--no-trace").stdout)["schedule"] == name
+
+
+def test_typos_get_a_suggestion() -> None:
+    assert refusal("run", "-s", "dualpip") == ("no schedule 'dualpip'; did you mean 'dualpipe'?")
+    assert refusal("run", "-s", "zvb") == "no schedule 'zvb'; did you mean 'zbv'?"
+    assert refusal("show", "qqqqq").startswith("no schedule 'qqqqq'; there are chimera, dualp")
+    assert refusal("rum").endswith("Error: no command 'rum'; did you mean 'run'?")
+    assert "Error: No such option '--shedule'. (Did you mean" in refusal("run", "--shedule", "x")
+
+
+def test_a_size_outside_is_refused_with_what_would_do() -> None:
+    assert refusal("run", "-s", "dualpipe", "-p", 5, "-m", 20) == (
+        "dualpipe is not defined for p=5 m=20 v=2: p is even, since one pipe goes down the ranks "
+        "and one up; nearest that would do: p=4 or p=6"
+    )
+    assert refusal("run", "-s", "1f1b", "-p", 10**9) == (
+        "1f1b: p * v = 1000000000 stages; use 65536 or fewer"
+    )
+    assert refusal("run", "-s", "1f1b", "-m", 10**12) == (
+        "1f1b: p=4 m=1000000000000 v=1 is 8000000000000 actions; use sizes of 100000000 or fewer"
+    )
+
+
+def test_requests_that_contradict_themselves() -> None:
+    both = "--json and -o - both want stdout; give -o a file or leave one out"
+    assert refusal("run", "-s", "1f1b", "--json", "-o", "-").endswith(f"Error: {both}")
+    none = "--no-trace and -o contradict each other; leave one out"
+    assert refusal("run", "-s", "1f1b", "--no-trace", "-o", "x.json").endswith(f"Error: {none}")
+    pipes = "-v and --pipes say the same of a schedule; give one of them"
+    assert refusal("show", "chimera", "-v", 2, "--pipes", 4).endswith(f"Error: {pipes}")
+
+
+def test_export_and_import() -> None:
+    assert run("export", "1f1b", "-p", 2, "-m", 2).stdout == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    with_comms = run("export", "1f1b", "-p", 2, "-m", 1, "--comms", "-o", "x.csv")
+    assert (with_comms.stdout, with_comms.stderr) == ("", "wrote x.csv\n")
+    assert Path("x.csv").read_text() == (
+        "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
+        "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n"
+    )
+    found = run("import", "x.csv")
+    assert found.stdout.startswith("x.csv: p=2 m=1 v=1, loop placement; this is 1f1b or gpipe or ")
+    assert found.stderr == "wrote x.json\n"
+    assert json.loads(Path("x.json").read_text())["otherData"]["schedule"] == "x.csv"
+
+
+def test_like_makes_the_trace_again() -> None:
+    size = ["-s", "zbv", "-p", 3, "--f", 1 / 3, "--w", 0.7]
+    run("run", *size, "-o", "a.json")
+    found = run("run", "--like", "a.json", "-o", "b.json")
+    assert found.exit_code == 0, found.output
+    assert Path("a.json").read_bytes() == Path("b.json").read_bytes()
+
+
+# No request of any kind ends in a traceback
+
+numbers = st.one_of(
+    st.integers(-2, 9).map(str),
+    st.floats().map(str),
+    st.sampled_from(["1e308", "1e-320", "-0", "0.1", "1e15", "x", "", "1_0", " 1", "\u0661"]),
+)
+COSTS = ("--f", "--b", "--i", "--w", "--fb", "--alpha", "--bandwidth", "--bytes")
+MORE = ("--activation-bytes", "--w-share")
+
+
+@SETTINGS
+@given(
+    st.sampled_from(["run", "show", "check", "export"]),
+    st.sampled_from([*SHIPPED, "zerobubble", "nothing", "", "./x.py", "x.csv", ".", "x.json"]),
+    st.dictionaries(st.sampled_from(["-p", "-m", "-v", "--pipes"]), numbers, max_size=3),
+    st.dictionaries(st.sampled_from([*COSTS, *MORE]), numbers, max_size=3),
+    st.booleans(),
+)
+@example("run", "1f1b", {}, {"--activation-bytes": "1e308"}, False)
+@example("run", "1f1b", {}, {"--f": "1e308", "--b": "1e308"}, False)
+@example("run", "1f1b", {}, {"--bandwidth": "1e-320", "--bytes": "1e18"}, False)
+@example("run", "dualpipe", {"-p": "0"}, {}, True)
+def test_any_request_is_answered_or_refused(
+    command: str, schedule: str, sizes: dict[str, str], costs: dict[str, str], forward: bool
+) -> None:
+    Path("x.csv").write_text(BAD)
+    Path("x.json").write_text("{}")
+    named = ["--schedule", schedule, "-o", "/dev/null"] if command == "run" else [schedule]
+    given = sizes if command == "export" else sizes | costs
+    options = [text for option in given.items() for text in option]
+    found = run(command, *named, *options, *(["--forward-only"] * forward))
+    assert found.exit_code in ((0, 1, 2) if command == "check" else (0, 2))
+    if found.exit_code == 2:
+        assert found.stderr.strip()
+        assert found.stdout == ""
+
+
+def test_main_is_what_the_script_runs() -> None:
+    assert main.name == "main"

@@ -1,0 +1,196 @@
+"""Where output goes: files that are whole or not there, pipes, stdout, terminals."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import SCRIPT, process, refusal, run
+from golden import SHIPPED
+
+from tracegen.files import write_text
+
+every_schedule = pytest.mark.parametrize("name", SHIPPED)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# Where the output goes
+
+
+def test_the_default_run(tmp_path: Path) -> None:
+    """The newcomer's command: the trace in a file, the tiling and the figures on stdout."""
+    done = process("run", "--schedule", "dualpipev", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"wrote dualpipev.json\n")
+    assert json.loads((tmp_path / "dualpipev.json").read_text())["otherData"]["m"] == 10
+    text = done.stdout.decode()
+    assert text.startswith("dualpipev   p=4 m=10 v=2   8 stages, v placement\nrank 0 ")
+    assert "makespan         66.000 ms" in text
+    assert "ratio 9.09%   overhead 10.00%   span rate 9.09%" in text
+
+
+def test_a_trace_on_stdout(tmp_path: Path) -> None:
+    run("run", "-s", "1f1b", "-o", "x.json", "-q")
+    done = process("run", "-s", "1f1b", "-o", "-", cwd=tmp_path)
+    assert done.stdout == Path("x.json").read_bytes()
+    assert done.stderr.startswith(b"1f1b   p=4")  # the tiling goes aside
+    assert process("run", "-s", "1f1b", "-o", "-", "-q", cwd=tmp_path).stderr == b""
+
+
+def test_quiet() -> None:
+    found = run("run", "-s", "1f1b", "-q")
+    assert found.output == ""
+    assert Path("1f1b.json").is_file()
+
+
+def test_gzip_by_suffix() -> None:
+    run("run", "-s", "1f1b", "-o", "x.json")
+    run("run", "-s", "1f1b", "-o", "x.json.gz")
+    assert gzip.decompress(Path("x.json.gz").read_bytes()) == Path("x.json").read_bytes()
+
+
+def test_targets_that_are_no_files(tmp_path: Path) -> None:
+    assert run("run", "-s", "1f1b", "-o", "/dev/null").exit_code == 0
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo("pipe")
+    got = []
+    reader = threading.Thread(target=lambda: got.append(Path("pipe").read_bytes()))
+    reader.start()
+    assert run("run", "-s", "1f1b", "-o", "pipe").exit_code == 0
+    reader.join()
+    assert Path("pipe").is_fifo()
+    run("run", "-s", "1f1b", "-o", "x.json")
+    assert got == [Path("x.json").read_bytes()]
+
+
+def test_a_link_is_followed() -> None:
+    Path("real.json").write_text("old")
+    Path("link.json").symlink_to("real.json")
+    run("run", "-s", "1f1b", "-o", "link.json")
+    assert Path("link.json").is_symlink()
+    assert Path("real.json").read_text().startswith('{"displayTimeUnit"')
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no/x.json", "no/x.json: cannot be written: No such file or directory"),
+        ("folder.json", "folder.json: cannot be written: Is a directory"),
+        ("loop.json", "loop.json: cannot be written: a loop of symbolic links"),
+        (f"{'x' * 300}.json", f"{'x' * 300}.json: cannot be written: File name too long"),
+    ],
+)
+def test_targets_that_cannot_be_written(target: str, message: str) -> None:
+    Path("folder.json").mkdir()
+    Path("loop.json").symlink_to("loop.json")
+    assert refusal("run", "-s", "1f1b", "-o", target) == message
+
+
+def test_a_name_that_is_no_traces() -> None:
+    assert refusal("run", "-s", "1f1b", "-o", "x.txt").startswith("x.txt: a trace's name ends in ")
+
+
+def test_an_existing_file_survives_a_failure(tmp_path: Path) -> None:
+    Path("x.json").write_text("precious")
+    assert run("run", "-s", "1f1b", "--f", "nan", "-o", "x.json").exit_code == 2
+
+    def breaks() -> Iterator[str]:
+        yield "half"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_text("x.json", breaks())
+    limit = f"trap '' XFSZ; ulimit -f 8; {SCRIPT} run -s 1f1b -m 500 -o x.json"
+    done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "Error: x.json: cannot be written: File too large\n"
+    assert Path("x.json").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_the_mode_of_a_file() -> None:
+    run("run", "-s", "1f1b", "-o", "x.json")
+    assert Path("x.json").stat().st_mode & 0o777 == 0o666 & ~_umask()
+    Path("x.json").chmod(0o640)
+    run("run", "-s", "1f1b", "-o", "x.json")
+    assert Path("x.json").stat().st_mode & 0o777 == 0o640
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# The terminal
+
+
+@every_schedule
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_plain_and_within_the_width(name: str, width: int) -> None:
+    text = run("run", "-s", name, "--no-trace", width=width).stdout
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "makespan" in text
+    ranks = SHIPPED[name].example[0]
+    for rank in range(ranks):
+        assert f"\nrank {rank} " in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 71, 72, 80])
+def test_no_figure_is_cut(width: int) -> None:
+    text = run("run", "-s", "1f1b", "-p", 2, "-m", 4, "--no-trace", width=width).stdout
+    assert text.isascii()
+    if width >= 40:
+        for figure in ("12.000 ms", "3.000 ms", "20.00%", "25.00%", "15.000 ms"):
+            assert figure in text
+        for kind in ("forward", "backward"):
+            assert kind in text
+
+
+def test_list_in_a_narrow_terminal() -> None:
+    text = run("list", width=40).stdout
+    assert max(map(len, text.splitlines())) <= 40
+    for name in SHIPPED:
+        assert f"\n{name}\n" in f"\n{text}"
+
+
+def on_a_terminal(*args: str, **env: str) -> bytes:
+    """What a command writes to a real terminal."""
+    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [SCRIPT, *args],
+        stdout=theirs,
+        env={**plain, "COLUMNS": "80", "TERM": "xterm-256color", **env},
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while block := os.read(ours, 1 << 16):
+            text += block
+    except OSError:  # the other end is closed: this is how Linux says so
+        pass
+    os.close(ours)
+    assert command.wait() == 0
+    return text
+
+
+def test_colour_only_where_it_is_wanted() -> None:
+    coloured = on_a_terminal("show", "1f1b")
+    assert b"\x1b[" in coloured
+    plain = run("show", "1f1b").stdout.replace("\n", "\r\n").encode()
+    assert on_a_terminal("show", "1f1b", NO_COLOR="1") == plain
+    assert on_a_terminal("show", "1f1b", TERM="dumb") == plain
+    assert b"\x1b" not in process("show", "1f1b", cwd=Path.cwd()).stdout
