@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracegen.compiler import compile
     from tracegen.costs import Costs
+    from tracegen.differ import diff
     from tracegen.emit import write
     from tracegen.engine import replay
     from tracegen.errors import TracegenError
+    from tracegen.execute.recording import record
     from tracegen.ir import Action, Kind, Overlap, Program, StageAction
+    from tracegen.readers.chrome import read
     from tracegen.timeline import Timeline
 
 _HOME = {
@@ -31,6 +34,9 @@ _HOME = {
     "Timeline": "timeline",
     "TracegenError": "errors",
     "compile": "compiler",
+    "diff": "differ",
+    "read": "readers.chrome",
+    "record": "execute.recording",
     "replay": "engine",
     "write": "emit",
 }
@@ -46,6 +52,9 @@ __all__ = [
     "Timeline",
     "TracegenError",
     "compile",
+    "diff",
+    "read",
+    "record",
     "replay",
     "write",
 ]

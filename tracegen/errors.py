@@ -72,3 +72,7 @@ class ServeError(TracegenError):
 
 class ExecuteError(TracegenError):
     """A program cannot be executed here, a rank failed, or its gradients are wrong."""
+
+
+class DiffError(TracegenError):
+    """Two traces cannot be compared as asked."""

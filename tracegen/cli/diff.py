@@ -1,0 +1,90 @@
+"""`tracegen diff`: what changed between two traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tracegen.cli.common import say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracegen.timeline import Timeline
+
+FORMATS = ("text", "json", "github")
+
+
+@click.command("diff")
+@click.argument("golden")
+@click.argument("new")
+@click.option(
+    "--times",
+    default="exact",
+    metavar="exact|5%|order-only",
+    help="How far times may be apart: a duration by a share of its golden duration, a start by "
+    "a share of the golden makespan.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Of the report.")
+@click.option("--overlay", metavar="FILE", help="Write both tilings, with every difference marked.")
+@click.option(
+    "--name-pattern",
+    metavar="REGEX",
+    help="What slices of another tool are called: with named groups op, mb and perhaps stage.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No warnings; the report and the exit code.")
+def command(
+    golden: str,
+    new: str,
+    times: str,
+    form: str,
+    overlay: str | None,
+    name_pattern: str | None,
+    quiet: bool,
+) -> None:
+    """What changed between the traces GOLDEN and NEW, in the terms of the subject.
+
+    Actions missing, added, moved or out of order; then times, and which of them only follow;
+    arrows, counters, figures. Exit code 0 if they mean the same, 1 if not, 2 if they could not
+    be compared.
+    """
+    from tracegen.comparison.model import Tolerance
+    from tracegen.differ import diff
+    from tracegen.readers.chrome import read_any
+
+    Tolerance.parse(times)
+    sides = []
+    for path in (golden, new):
+        line = read_any(path, name_pattern)
+        sides.append(line)
+        _warn(path, line, quiet)
+    found = diff(sides[0], sides[1], times)
+    if overlay is not None:
+        from tracegen.comparison.overlay import write
+
+        write(found, overlay)
+        say(f"wrote {overlay}", quiet)
+    _echo(_report(found, form, golden))
+    if not found.same:
+        raise SystemExit(1)
+
+
+def _report(found: object, form: str, golden: str) -> Iterable[str]:
+    from tracegen.comparison import report
+    from tracegen.comparison.model import Difference
+
+    assert isinstance(found, Difference)
+    if form == "json":
+        return [report.as_json(found)]
+    return report.github(found, golden) if form == "github" else report.text(found)
+
+
+def _warn(path: str, line: Timeline, quiet: bool) -> None:
+    for text in line.found.warnings if line.found else ():
+        say(f"{path}: {text}", quiet)
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)

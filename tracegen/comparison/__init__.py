@@ -1,0 +1,1 @@
+"""Two timelines -> what is different, in the terms of the subject."""

@@ -1,0 +1,294 @@
+"""What differs beside the actions: configuration, arrows, counters, other rows, figures."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from tracegen import drawn, metrics
+from tracegen.comparison.model import Change, Tolerance, changed, equal
+from tracegen.comparison.steps import Matching
+from tracegen.deps import NOTHING
+from tracegen.found import Row, Series
+from tracegen.layout import PIPELINE, layout
+from tracegen.timeline import Timeline
+
+# Differences of these among one row's slices or one counter's samples are counted, not listed.
+_SIZES = ("schedule", "p", "m", "v", "stages")
+# What a trace states that is no figure of its tiles.
+_NO_FIGURES = (*_SIZES, "schema_version")
+
+
+def own(line: Timeline) -> bool:
+    """Whether tracegen made it, so that it says what it was made of."""
+    return line.found is None or line.found.own
+
+
+def configuration(golden: Timeline, new: Timeline, moved: bool) -> list[Change]:
+    """What they were made of, as far as both say it.
+
+    Args:
+        golden: the one that is right.
+        new: the other.
+        moved: whether actions moved between ranks, which says where stages are.
+    """
+    both = own(golden) and own(new)
+    a, b = _made_of(golden, both), _made_of(new, both)
+    changes = list(changed(a, b))
+    place_a, place_b = golden.program.placement, new.program.placement
+    if place_a.ranks != place_b.ranks and not (moved or changes):
+        for stage, (x, y) in enumerate(zip(place_a.ranks, place_b.ranks, strict=False)):
+            if x != y:
+                changes.append(Change(f"rank of stage {stage}", x, y))
+    return changes
+
+
+def _made_of(line: Timeline, both_own: bool) -> dict[str, Any]:
+    program = line.program
+    said: dict[str, Any] = {"p": program.num_ranks, "m": program.num_microbatches}
+    if program.num_ranks:
+        said |= {"v": program.stages_per_rank, "stages": program.num_stages}
+    if both_own:
+        said = {"schedule": program.name, **said, "placement": program.placement.name}
+        said |= {"costs": line.costs.in_force(), **line.config}
+    return said
+
+
+def arrows(golden: Timeline, new: Timeline, matching: Matching) -> tuple[list[Change], int]:
+    """Arrows that one has and the other has not; and how many lack an end there, or moved."""
+    before, after = _step_arrows(golden), _step_arrows(new)
+    changes = list(_other_arrows(golden, new))
+    if matching.identical and before == after:
+        return changes, 0
+    new_of, golden_of = matching.new_of, matching.golden_of(len(new.program))
+    gone, come = Counter(before), Counter[tuple[int, int, str]]()
+    for source, target, name in after:
+        come[golden_of[source], golden_of[target], name] += 1
+    follows = 0
+    for arrow, count in (gone - come).items():
+        source, target, name = arrow
+        unmatched = NOTHING in (new_of[source], new_of[target])
+        if unmatched or source in matching.rearranged or target in matching.rearranged:
+            follows += count
+        else:
+            changes.append(_arrow(golden, source, target, name, "missing"))
+    for source, target, name in after:
+        a, b = golden_of[source], golden_of[target]
+        if come[a, b, name] <= gone[a, b, name]:
+            continue
+        come[a, b, name] -= 1
+        if NOTHING in (a, b) or a in matching.rearranged or b in matching.rearranged:
+            follows += 1
+        else:
+            changes.append(_arrow(new, source, target, name, "added"))
+    return changes, follows
+
+
+def _step_arrows(line: Timeline) -> list[tuple[int, int, str]]:
+    if line.found is not None:
+        return line.found.arrows
+    return [(source, target, name) for _, source, _, target, name in drawn.arrows(line)]
+
+
+def _arrow(line: Timeline, source: int, target: int, name: str, what: str) -> Change:
+    ends = f"{step_text(line, source)} -> {step_text(line, target)}"
+    gone = what == "missing"
+    text = f"arrow {ends} ({name}) is {what}"
+    at_ns = line.start_ns[target]
+    return Change(f"arrow {name}", ends if gone else None, None if gone else ends, text, at_ns)
+
+
+def step_text(line: Timeline, step: int) -> str:
+    """`2F0 on rank 1`."""
+    program = line.program
+    rank = program.rank_of_step(step)
+    return f"{program.ranks[rank][step - program.offsets[rank]]} on rank {rank}"
+
+
+def _other_arrows(golden: Timeline, new: Timeline) -> Iterator[Change]:
+    """Of traces that were read, arrows that touch other rows."""
+    if golden.found is None or new.found is None:
+        return
+    before, after = Counter(golden.found.other_arrows), Counter(new.found.other_arrows)
+    for some, others, what in ((before, after, "missing"), (after, before, "added")):
+        for (source, target, name), count in (some - others).items():
+            ends = f"{source} -> {target}"
+            times = f" ({count} times)" if count > 1 else ""
+            a, b = (ends, None) if what == "missing" else (None, ends)
+            yield Change(f"arrow {name}", a, b, f"arrow {name!r} {ends} is {what}{times}")
+
+
+def counters(
+    golden: Timeline, new: Timeline, touched: set[int], tolerance: Tolerance
+) -> tuple[list[Change], int]:
+    """Counters that differ; and how many do only since their rank's actions do.
+
+    Args:
+        golden: the one that is right.
+        new: the other.
+        touched: ranks whose actions or times differ.
+        tolerance: of samples' times.
+    """
+    before = {series.name: series for series in drawn.counters(golden)}
+    after = {series.name: series for series in drawn.counters(new)}
+    changes: list[Change] = []
+    follows = 0
+    for name in [*before, *(name for name in after if name not in before)]:
+        a, b = before.get(name), after.get(name)
+        if a is None or b is None:
+            what = f"counter {name} is {'added' if a is None else 'missing'}"
+            changes.append(Change(f"counter {name}", None if a is None else name, b and name, what))
+        elif not _alike(a, b, tolerance, golden.makespan_ns):
+            if _derived(golden, a, touched) and _derived(new, b, touched):
+                follows += 1
+            else:
+                changes.append(_sample(a, b))
+    return changes, follows
+
+
+def _alike(a: Series, b: Series, tolerance: Tolerance, makespan_ns: int) -> bool:
+    if tolerance.text == "exact":
+        return a.ns == b.ns and equal(a.values, b.values)
+    if not equal(a.values, b.values):
+        return False
+    apart = tolerance.share * makespan_ns
+    return tolerance.ordered_only or all(
+        abs(x - y) <= apart for x, y in zip(a.ns, b.ns, strict=True)
+    )
+
+
+def _derived(line: Timeline, series: Series, touched: set[int]) -> bool:
+    """Whether a counter is what the actions of a rank that differs make of it."""
+    p = line.program.num_ranks
+    for rank in touched:
+        if rank < p and own(line) and drawn.rank_name(rank, p) == series.track:
+            held = drawn.held(line, rank)
+            if held.key == series.key:
+                return held.ns == series.ns and equal(held.values, series.values)
+    return False
+
+
+def _sample(a: Series, b: Series) -> Change:
+    """The first sample that differs."""
+    samples_a, samples_b = (
+        list(zip(a.ns, a.values, strict=True)),
+        list(zip(b.ns, b.values, strict=True)),
+    )
+    at = next(
+        (i for i, (x, y) in enumerate(zip(samples_a, samples_b, strict=False)) if not equal(x, y)),
+        min(len(samples_a), len(samples_b)),
+    )
+    x = samples_a[at] if at < len(samples_a) else None
+    y = samples_b[at] if at < len(samples_b) else None
+    differ = sum(not equal(s, t) for s, t in zip(samples_a, samples_b, strict=False))
+    differ += abs(len(samples_a) - len(samples_b))
+    more = f", and {differ - 1} more samples" if differ > 1 else ""
+    ns = (x or y or (0, 0))[0]
+    if x is not None and y is not None and x[0] == y[0]:
+        text = f"counter {a.name}: {y[1]} instead of {x[1]} at {ns / 1000:.3f} us{more}"
+    else:
+        text = f"counter {a.name}: {_shown(y)} instead of {_shown(x)}{more}"
+    return Change(f"counter {a.name}", x and x[1], y and y[1], text, ns)
+
+
+def _shown(sample: tuple[int, float] | None) -> str:
+    return "no sample" if sample is None else f"{sample[1]} at {sample[0] / 1000:.3f} us"
+
+
+def rows(
+    golden: Timeline, new: Timeline, touched: bool, tolerance: Tolerance
+) -> tuple[list[Change], int]:
+    """Rows beside the ranks' that differ; of tracegen's own, how many follow from the actions."""
+    before, after = _other_rows(golden), _other_rows(new)
+    changes: list[Change] = []
+    follows = 0
+    for name in [*before, *(name for name in after if name not in before)]:
+        a, b = before.get(name) or Row(name), after.get(name) or Row(name)
+        change = _row(a, b, tolerance, golden.makespan_ns)
+        if change is not None and touched and own(golden) and own(new):
+            follows += 1
+        elif change is not None:
+            changes.append(change)
+    return changes, follows
+
+
+def _other_rows(line: Timeline) -> dict[str, Row]:
+    if line.found is not None:
+        return {row.name: row for row in line.found.rows}
+    found = {}
+    for row in layout(line).rows:
+        if row.process != PIPELINE:
+            slices = list(row.slices())
+            name = f"{row.process} / {row.name}"
+            start, end = array("q", [s[0] for s in slices]), array("q", [s[1] for s in slices])
+            found[name] = Row(name, start, end, [s[2] for s in slices])
+    return found
+
+
+def _row(a: Row, b: Row, tolerance: Tolerance, makespan_ns: int) -> Change | None:
+    exact = a.labels == b.labels
+    if exact and a.start_ns == b.start_ns and a.end_ns == b.end_ns:
+        return None
+    here, there = Counter(a.labels), Counter(b.labels)
+    gone, come = (here - there).total(), (there - here).total()
+    if exact:
+        late = 0 if tolerance.ordered_only else _apart(a, b, tolerance, makespan_ns)
+        if not late:
+            return None
+        said = f"{late} slices at other times"
+    elif gone or come:
+        said = ", ".join(
+            f"{n} slices {what}" for n, what in ((gone, "missing"), (come, "added")) if n
+        )
+    else:
+        said = "slices in another order"
+    at = next(
+        (i for i, (x, y) in enumerate(zip(_slices(a), _slices(b), strict=False)) if x != y),
+        min(len(a.labels), len(b.labels)),
+    )
+    row = a if at < len(a.labels) else b
+    first = f"; the first {row.labels[at]!r} at {row.start_ns[at] / 1000:.3f} us"
+    return Change(
+        f"row {a.name}",
+        len(a.labels),
+        len(b.labels),
+        f"row {a.name}: {said}{first}",
+        row.start_ns[at],
+    )
+
+
+def _slices(row: Row) -> Iterator[tuple[int, int, str]]:
+    return zip(row.start_ns, row.end_ns, row.labels, strict=True)
+
+
+def _apart(a: Row, b: Row, tolerance: Tolerance, makespan_ns: int) -> int:
+    apart, share = tolerance.share * makespan_ns, tolerance.share
+    both = zip(a.start_ns, a.end_ns, b.start_ns, b.end_ns, strict=True)
+    return sum(
+        abs(y - x) > apart or abs((end_y - y) - (end_x - x)) > share * (end_x - x)
+        for x, end_x, y, end_y in both
+    )
+
+
+def figures(golden: Timeline, new: Timeline) -> tuple[list[Change], int]:
+    """Figures that the traces state differently though it does not follow from their tiles."""
+    if not (own(golden) and own(new)) or not (golden.program.num_ranks and new.program.num_ranks):
+        return [], 0
+    a, b = _stated(golden), _stated(new)
+    of_tiles_a, of_tiles_b = metrics.summary(golden), metrics.summary(new)
+    changes: list[Change] = []
+    follows = 0
+    for key in [*a, *(key for key in b if key not in a)]:
+        if key in _NO_FIGURES or equal(a.get(key), b.get(key)):
+            continue
+        if equal(a.get(key), of_tiles_a.get(key)) and equal(b.get(key), of_tiles_b.get(key)):
+            follows += 1
+        else:
+            changes += changed({key: a.get(key)}, {key: b.get(key)}, "figure ")
+    return changes, follows
+
+
+def _stated(line: Timeline) -> dict[str, Any]:
+    return metrics.summary(line) if line.found is None else line.found.stated
