@@ -64,7 +64,7 @@ def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
 
 def test_the_readme_shows_commands() -> None:
     assert sum(len(block) for block in blocks(ROOT / "README.md")) >= 8
-    assert re.search(r"^make test$", (ROOT / "README.md").read_text(), re.M)
+    assert re.search(r"^ *make test$", (ROOT / "README.md").read_text(), re.M)
 
 
 def refresh(page: Path, folder: Path) -> None:

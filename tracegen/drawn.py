@@ -36,16 +36,22 @@ def arrows(line: Timeline) -> Iterator[Arrow]:
     previous, following = neighbours(program)
     for rank, stream in enumerate(program.ranks):
         base = program.offsets[rank]
-        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+        steps = slice(base, base + len(stream))
+        rows = zip(
+            stream.codes, stream.mates, needs.forward[steps], needs.backward[steps], strict=True
+        )
+        for step, (code, mate, forward, backward) in enumerate(rows, base):
             if start[step] == end[step]:
                 continue
-            half = code if mate == NO_MATE else mate
-            for source, other, name in (
-                (needs.forward[step], previous[code >> STAGE_SHIFT & STAGE_MASK], ACTIVATION),
-                (needs.backward[step], following[half >> STAGE_SHIFT & STAGE_MASK], GRADIENT),
-            ):
-                if source != NOTHING and ranks[other] != rank and start[source] != end[source]:
-                    yield ranks[other], source, rank, step, name
+            if forward != NOTHING:
+                other = ranks[previous[code >> STAGE_SHIFT & STAGE_MASK]]
+                if other != rank and start[forward] != end[forward]:
+                    yield other, forward, rank, step, ACTIVATION
+            if backward != NOTHING:
+                half = code if mate == NO_MATE else mate
+                other = ranks[following[half >> STAGE_SHIFT & STAGE_MASK]]
+                if other != rank and start[backward] != end[backward]:
+                    yield other, backward, rank, step, GRADIENT
 
 
 def counters(line: Timeline) -> list[Series]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def _joined(events: Iterator[str]) -> Iterator[str]:
         yield ",\n" + ",\n".join(batch)
 
 
+@lru_cache(maxsize=1 << 16)  # a time ends one tile, starts the next and both ends of arrows
 def us(ns: int) -> str:
     """Nanoseconds as microseconds with exactly three decimals."""
     return f"{ns // 1000}.{ns % 1000:03d}"
@@ -101,26 +103,27 @@ def _names(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
 
 
 def _slices(row: Row, pid: int, tid: int) -> Iterator[str]:
-    head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":%d.%03d,"dur":%d.%03d,"name":"%s"'
+    head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":%s,"dur":%s,"name":"%s"'
     known: dict[Shape, tuple[str, list[int]]] = {}
     for start, end, name, shape, values in row.slices():
         if shape not in known:
-            known[shape] = _template(shape, values)
+            known[shape] = _template(head, shape, values)
         template, in_ns = known[shape]
         for at in in_ns:
             values = (*values[:at], us(values[at]), *values[at + 1 :])
-        ns = end - start
-        yield head % (start // 1000, start % 1000, ns // 1000, ns % 1000, name) + template % values
+        yield template % (us(start), us(end - start), name, *values)
 
 
-def _template(shape: Shape, values: tuple[object, ...]) -> tuple[str, list[int]]:
-    """The end of a slice's text with a place for each argument, and which of those are in ns."""
-    in_ns = [at for at, key in enumerate(shape.keys) if key.endswith("_us")]
-    args = ",".join(
+def _template(head: str, shape: Shape, values: tuple[object, ...]) -> tuple[str, list[int]]:
+    """A slice's text with places for what is its own, and which of its arguments are in ns."""
+    fixed = [f'"{key}":{json.dumps(value)}' for key, value in shape.fixed]
+    own = [
         f'"{key}":%s' if key.endswith("_us") or not isinstance(value, str) else f'"{key}":"%s"'
         for key, value in zip(shape.keys, values, strict=True)
-    )
-    return f',"cat":"{shape.category}","args":{{{args}}}}}', in_ns
+    ]
+    args = ",".join([text.replace("%", "%%") for text in fixed] + own)
+    in_ns = [at for at, key in enumerate(shape.keys) if key.endswith("_us")]
+    return f'{head},"cat":"{shape.category}","args":{{{args}}}}}', in_ns
 
 
 def _samples(counter: Series) -> Iterator[str]:
@@ -130,11 +133,12 @@ def _samples(counter: Series) -> Iterator[str]:
 
 
 def _arrows(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
-    for number, arrow in enumerate(shown.arrows(), start=1):
-        row_a, start_a, row_b, start_b, name, category = arrow
-        (pid_a, tid_a), (pid_b, tid_b) = ids[row_a], ids[row_b]
-        what = f'"id":{number},"name":{json.dumps(name)},"cat":"{category}"'
+    at = [f'"pid":{pid},"tid":{tid},"ts":' for pid, tid in ids]
+    kinds: dict[tuple[str, str], str] = {}
+    for number, (row_a, start_a, row_b, start_b, name, category) in enumerate(shown.arrows(), 1):
+        if (kind := kinds.get((name, category))) is None:
+            kind = kinds[name, category] = f',"name":{json.dumps(name)},"cat":"{category}"'
         yield (
-            f'{{"ph":"s","pid":{pid_a},"tid":{tid_a},"ts":{us(start_a)},{what}}},\n'
-            f'{{"ph":"f","pid":{pid_b},"tid":{tid_b},"ts":{us(start_b)},{what},"bp":"e"}}'
+            f'{{"ph":"s",{at[row_a]}{us(start_a)},"id":{number}{kind}}},\n'
+            f'{{"ph":"f",{at[row_b]}{us(start_b)},"id":{number}{kind},"bp":"e"}}'
         )

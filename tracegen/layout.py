@@ -9,39 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
-from operator import eq
+from operator import eq, itemgetter
 from typing import Any
 
 from tracegen import __version__, layout_more, metrics
 from tracegen.deps import NOTHING
 from tracegen.drawn import ACTIVATION, arrows, counters, rank_name
 from tracegen.found import Series
-from tracegen.ir import (
-    KIND_MASK,
-    KINDS,
-    MICROBATCH_SHIFT,
-    NO_MATE,
-    STAGE_MASK,
-    STAGE_SHIFT,
-)
-from tracegen.ir import B as FULL
-from tracegen.ir import F as FORWARD
-from tracegen.ir import I as INPUT
-from tracegen.ir import W as WEIGHT
+from tracegen.ir import MICROBATCH_SHIFT
 from tracegen.kernels import COMMUNICATION, COMPUTE
-from tracegen.metrics import phases_of_steps
 from tracegen.moe import Kernel
 from tracegen.shape import Row as Row
 from tracegen.shape import Shape as Shape
 from tracegen.shape import Slice as Slice
+from tracegen.tiles import LETTERS as LETTERS
+from tracegen.tiles import PAIR_LETTERS as PAIR_LETTERS
+from tracegen.tiles import tiles
 from tracegen.timeline import Timeline
-
-# What a tile is called, before its microbatch. Perfetto colours a tile by a hash of
-# its name without digits: plain B looks like F there, and W like I. These give
-# yellow, red, blue and green; a pair (F1B0) is violet.
-LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
-PAIR_LETTERS = {FULL: "B", INPUT: "I"}
-CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
 
 PIPELINE, KERNELS = "pipeline", "kernels"
 # Of a measured step: the tiling that replay predicts of it, and waits inside a communication.
@@ -92,7 +76,7 @@ def _rows_beside(line: Timeline) -> list[Row]:
     p, predicted, rows = line.program.num_ranks, line.beside, list[Row]()
     for rank in range(p):
         if predicted is not None:
-            slices = lambda rank=rank: _tiles(predicted, rank)  # noqa: E731
+            slices = lambda rank=rank: tiles(predicted, rank)  # noqa: E731
             rows.append(Row(PREDICTED, rank_name(rank, p), slices))
     for rank in range(p):
         if line.waiting_ns is not None and any(at != NOTHING for at in line.waiting_ns):
@@ -156,73 +140,7 @@ def _zero_length(line: Timeline) -> list[list[list[Any]]]:
 def _rank(line: Timeline, rank: int) -> Iterator[Slice]:
     """A rank's steps, and what else holds it, by time."""
     beside = layout_more.held(line, rank)
-    return merge(_tiles(line, rank), beside) if beside else _tiles(line, rank)
-
-
-_COMMON = ("rank", "stage", "microbatch", "op", "chain", "phase")
-_PAIR = ("backward_op", "backward_stage", "backward_microbatch")
-_WAITS = {
-    (waited, blocked): (("wait_us",) if waited else ()) + (("waited_for",) if blocked else ())
-    for waited in (False, True)
-    for blocked in (False, True)
-}
-_SINGLE_SHAPES = {
-    (kind, *how): Shape(category, _COMMON + keys)
-    for kind, category in CATEGORY.items()
-    for how, keys in _WAITS.items()
-}
-_PAIR_SHAPES = {how: Shape("overlap", _COMMON + _PAIR + keys) for how, keys in _WAITS.items()}
-# Of several training steps, with the number of the step.
-_STEPPED = {
-    shape: Shape(shape.category, (*shape.keys, "step"))
-    for shapes in (_SINGLE_SHAPES, _PAIR_SHAPES)
-    for shape in shapes.values()
-}
-
-
-def _tiles(line: Timeline, rank: int) -> Iterator[Slice]:
-    """The steps of a rank that take time: a loop run once a tile, so it looks little up."""
-    program, blocker = line.program, line.blocker
-    stream, base = program.ranks[rank], program.offsets[rank]
-    chain_of = program.placement.chain_of_stages()
-    bounds, size = phases_of_steps(program, rank), len(stream) // program.num_steps
-    number, free = -1, 0
-    first, last = base, base + len(stream)
-    times = zip(line.start_ns[first:last], line.end_ns[first:last], strict=True)
-    for at, (code, mate, (start, end)) in enumerate(
-        zip(stream.codes, stream.mates, times, strict=True)
-    ):
-        waited, free = start - free, end
-        if at == (number + 1) * size:
-            number += 1
-            steady, cooldown = bounds[number]
-        if end == start:
-            continue
-        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
-        microbatch = code >> MICROBATCH_SHIFT
-        phase = "warmup" if at < steady else "steady" if at < cooldown else "cooldown"
-        blocked = blocker[base + at] != NOTHING
-        why = ((waited,) if waited else ()) + (
-            (metrics.waited_for(line, rank, base + at),) if blocked else ()
-        )
-        about: tuple[Any, ...] = (
-            rank,
-            stage,
-            microbatch,
-            KINDS[kind].value,
-            chain_of[stage],
-            phase,
-        )
-        how = (waited != 0, blocked)
-        if mate == NO_MATE:
-            name, shape = f"{LETTERS[kind]}{microbatch}", _SINGLE_SHAPES[(kind, *how)]
-        else:
-            other, number = mate & KIND_MASK, mate >> MICROBATCH_SHIFT
-            name, shape = f"F{microbatch}{PAIR_LETTERS[other]}{number}", _PAIR_SHAPES[how]
-            about += (KINDS[other].value, mate >> STAGE_SHIFT & STAGE_MASK, number)
-        if program.num_steps > 1:
-            shape, why = _STEPPED[shape], (*why, number)
-        yield start, end, name, shape, about + why
+    return merge(tiles(line, rank), beside, key=itemgetter(0, 1)) if beside else tiles(line, rank)
 
 
 def _arrows(line: Timeline) -> Iterator[Arrow]:
@@ -238,7 +156,7 @@ def _arrows(line: Timeline) -> Iterator[Arrow]:
 _KERNEL_SHAPES = {
     (kernel, waited): Shape(
         "communication" if kernel.is_communication else "compute",
-        ("rank", "stage", "microbatch", "layer", "kernel", *_WAITS[waited, False]),
+        ("rank", "stage", "microbatch", "layer", "kernel", *["wait_us"] * waited),
     )
     for kernel in Kernel
     for waited in (False, True)

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What slices of a kind have in common: their category and the names of their arguments.
+    """What slices of a kind have in common.
 
     An argument whose name ends in `_us` is held in ns and written in µs.
+
+    Attributes:
+        category: of all of them.
+        keys: the names of the arguments whose values are the slice's own.
+        fixed: (name, value) of those that are the same for all.
     """
 
     category: str
     keys: tuple[str, ...]
+    fixed: tuple[tuple[str, Any], ...] = ()
 
 
 # start_ns, end_ns, name, shape, the values of its arguments

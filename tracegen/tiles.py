@@ -1,0 +1,118 @@
+"""The tiles of a rank: what each is called, coloured and said to have waited for.
+
+The loop runs once a tile, millions of times in a long trace: what tiles have in
+common (rank, stage, op, chain, phase) is looked up once, as their Shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracegen.deps import NOTHING
+from tracegen.ir import (
+    KIND_MASK,
+    KINDS,
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    STAGE_MASK,
+    STAGE_SHIFT,
+)
+from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
+from tracegen.ir import I as INPUT
+from tracegen.ir import W as WEIGHT
+from tracegen.metrics import COOLDOWN, STEADY, WARMUP, phases_of_steps, waited_for
+from tracegen.shape import Shape, Slice
+from tracegen.timeline import Timeline
+
+# What a tile is called, before its microbatch. Perfetto colours a tile by a hash of
+# its name without digits: plain B looks like F there, and W like I. These give
+# yellow, red, blue and green; a pair (F1B0) is violet.
+LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
+PAIR_LETTERS = {FULL: "B", INPUT: "I"}
+CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
+
+LOW = (1 << MICROBATCH_SHIFT) - 1  # of a code, all but the microbatch
+
+
+@dataclass
+class _Shapes:
+    """The shapes of one rank's tiles, made as they are met."""
+
+    line: Timeline
+    rank: int
+    step: int
+    phase: str
+    known: dict[tuple[int, int, bool, bool], tuple[str, str, Shape]] = field(default_factory=dict)
+
+    def make(self, code: int, mate: int, waited: bool, blocked: bool) -> tuple[str, str, Shape]:
+        """The letters before each microbatch of the name, and the shape."""
+        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
+        chain = self.line.program.placement.chain_of_stages()[stage]
+        fixed: list[tuple[str, Any]] = [("rank", self.rank), ("stage", stage)]
+        fixed += [("op", KINDS[kind].value), ("chain", chain), ("phase", self.phase)]
+        keys, letters, category = ["microbatch"], (LETTERS[kind], ""), CATEGORY[kind]
+        if mate != NO_MATE:
+            other = mate & KIND_MASK
+            letters, category = (LETTERS[kind], PAIR_LETTERS[other]), "overlap"
+            fixed += [("backward_op", KINDS[other].value)]
+            fixed += [("backward_stage", mate >> STAGE_SHIFT & STAGE_MASK)]
+            keys += ["backward_microbatch"]
+        if self.line.program.num_steps > 1:
+            fixed += [("step", self.step)]
+        keys += ["wait_us"] * waited + ["waited_for"] * blocked
+        return *letters, Shape(category, tuple(keys), tuple(fixed))
+
+
+def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
+    """The steps of a rank that take time, as slices, by time."""
+    program = line.program
+    stream, base = program.ranks[rank], program.offsets[rank]
+    size = len(stream) // program.num_steps
+    free = 0
+    for number, (steady, cooldown) in enumerate(phases_of_steps(program, rank)):
+        edges = (number * size, steady, cooldown, (number + 1) * size)
+        for phase, first, last in zip(
+            (WARMUP, STEADY, COOLDOWN), edges[:3], edges[1:], strict=True
+        ):
+            if last > first:
+                shapes = _Shapes(line, rank, number, phase)
+                yield from _run(shapes, range(base + first, base + last), free)
+                free = line.end_ns[base + last - 1]
+
+
+def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
+    """The tiles of steps of one phase, the rank being free from then on."""
+    line, known = shapes.line, shapes.known
+    base, stream = line.program.offsets[shapes.rank], line.program.ranks[shapes.rank]
+    a, b = steps.start, steps.stop
+    for step, code, mate, start, end, blocker in zip(
+        steps,
+        stream.codes[a - base : b - base],
+        stream.mates[a - base : b - base],
+        line.start_ns[a:b],
+        line.end_ns[a:b],
+        line.blocker[a:b],
+        strict=True,
+    ):
+        waited, free = start - free, end
+        if end == start:
+            continue
+        key = (code & LOW, mate & LOW if mate != NO_MATE else mate, waited != 0, blocker != NOTHING)
+        try:
+            letter, other, shape = known[key]
+        except KeyError:
+            letter, other, shape = known[key] = shapes.make(code, mate, key[2], key[3])
+        microbatch = code >> MICROBATCH_SHIFT
+        values: tuple[Any, ...] = (microbatch,)
+        name = f"{letter}{microbatch}"
+        if mate != NO_MATE:
+            name += f"{other}{mate >> MICROBATCH_SHIFT}"
+            values += (mate >> MICROBATCH_SHIFT,)
+        if waited:
+            values += (waited,)
+        if blocker != NOTHING:
+            values += (waited_for(line, shapes.rank, step),)
+        yield start, end, name, shape, values
