@@ -332,7 +332,8 @@ class Slices:
         words = self._words
         begin = TrackEvent(type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=self._uuid)
         begin.category_iids.append(words.number("event_categories", shape.category))
-        return _bytes(begin), [words.argument(key) for key in shape.keys]
+        fixed = b"".join(words.argument(key)[value] for key, value in shape.fixed)
+        return _bytes(begin) + fixed, [words.argument(key) for key in shape.keys]
 
 
 def _samples(counter: Series, uuid: int) -> Iterator[bytes]:
