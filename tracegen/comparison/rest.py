@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tracegen import drawn, metrics
+from tracegen import drawn, layout_more, metrics
 from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
@@ -217,13 +217,16 @@ def rows(
 def _other_rows(line: Timeline) -> dict[str, Row]:
     if line.found is not None:
         return {row.name: row for row in line.found.rows}
+    p = line.program.num_ranks
+    beside = [(PIPELINE, drawn.rank_name(r, p), layout_more.held(line, r)) for r in range(p)]
+    others = [row for row in layout(line).rows if row.process != PIPELINE]
+    beside += [(row.process, row.name, row.slices()) for row in others]
     found = {}
-    for row in layout(line).rows:
-        if row.process != PIPELINE:
-            slices = list(row.slices())
-            name = f"{row.process} / {row.name}"
-            start, end = array("q", [s[0] for s in slices]), array("q", [s[1] for s in slices])
-            found[name] = Row(name, start, end, [s[2] for s in slices])
+    for process, thread, slices in beside:
+        if all_ := list(slices):
+            name = f"{process} / {thread}"
+            start, end = array("q", [s[0] for s in all_]), array("q", [s[1] for s in all_])
+            found[name] = Row(name, start, end, [s[2] for s in all_])
     return found
 
 

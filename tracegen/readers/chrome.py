@@ -183,12 +183,14 @@ class _Mender:
 
 def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     """The timeline with what only the metadata or another replay can say."""
+    line = _as_replayed(replace(line, found=found), about) if about.own else line
     stated, config = about.figures(line)
-    line = replace(line, found=replace(found, stated=stated), config=config)
-    times = line.costs.times(line.program) if about.own else None
-    if times is None:
-        return line
-    mode = mode_of(about.path, about)
+    return replace(line, found=replace(found, stated=stated), config=config)
+
+
+def _as_replayed(line: Timeline, about: About) -> Timeline:
+    """With what its tiles do not show, if another replay of the request gives the same tiles."""
+    times, mode = line.costs.times(line.program), mode_of(about.path, about)
     program = about.program() or step_of(line.program, 0)
     if is_plain(program, times, mode) and not (times.links_queue or line.costs.moe):
         return line
