@@ -38,14 +38,23 @@ def write(line: Timeline, target: str | Path) -> None:
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
+    write_layout(layout(line), target)
+
+
+def write_layout(shown: Layout, target: str | Path) -> None:
+    """`write`, of what a trace is to show.
+
+    Raises:
+        FileError: if the name has another ending or the file cannot be written.
+    """
     if not is_special(target) and not str(target).endswith(SUFFIXES):
         raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
     if str(target).endswith(PROTO):
         from tracegen import emit_proto
 
-        emit_proto.write(layout(line), target)
+        emit_proto.write(shown, target)
     else:
-        write_text(target, chunks(layout(line)))
+        write_text(target, chunks(shown))
 
 
 def chunks(shown: Layout) -> Iterator[str]:

@@ -18,16 +18,8 @@ LONGEST = 10
 def explained(line: Timeline) -> Iterator[Text | Table]:
     """A table of the causes by rank, and the longest parts."""
     ranks = range(min(line.program.num_ranks, MAX_RANKS))
-    parts = {rank: totals(line, rank) for rank in ranks}
-    there = [cause for cause in Cause if any(parts[rank][cause] for rank in ranks)]
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("rank", "idle", *there):
-        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
-    for rank in ranks:
-        shown = (duration(parts[rank][cause]) if parts[rank][cause] else "" for cause in there)
-        table.add_row(str(rank), duration(line.idle_ns[rank]), *shown)
     yield Text("\nwhy ranks wait", style="bold")
-    yield table
+    yield causes(line)
     waits = [
         (rank, part)
         for rank in ranks
@@ -39,6 +31,20 @@ def explained(line: Timeline) -> Iterator[Text | Table]:
     waits.sort(key=lambda one: (-one[1].ns, one[1].start_ns, one[0]))
     for rank, part in waits[:LONGEST]:
         yield Text(f"rank {rank} at {duration(part.start_ns)}: {duration(part.ns)}  {say(part)}")
+
+
+def causes(line: Timeline) -> Table:
+    """The idle time of each rank by its causes."""
+    ranks = range(min(line.program.num_ranks, MAX_RANKS))
+    parts = {rank: totals(line, rank) for rank in ranks}
+    there = [cause for cause in Cause if any(parts[rank][cause] for rank in ranks)]
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in ("rank", "idle", *there):
+        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
+    for rank in ranks:
+        shown = (duration(parts[rank][cause]) if parts[rank][cause] else "" for cause in there)
+        table.add_row(str(rank), duration(line.idle_ns[rank]), *shown)
+    return table
 
 
 def say(part: Part) -> str:

@@ -1,0 +1,1 @@
+"""What a person asks of schedules: which one, with which sizes, and why not faster."""

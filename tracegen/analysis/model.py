@@ -1,0 +1,217 @@
+"""Costs of a transformer from its sizes: FLOPs, bytes that cross a boundary, bytes held.
+
+b sequences of s tokens a microbatch, hidden size h, a heads, V words, D bytes a
+number; matrix products count 2 FLOPs a multiply-add and nothing else counts.
+
+FLOPs of a layer (Narayanan et al., Efficient Large-Scale Language Model Training on
+GPU Clusters Using Megatron-LM, arXiv:2104.04473, appendix, and split into I and W as
+Qi et al., arXiv:2401.10241, table 1): its matrices have 12 h^2 weights, and the scores
+and their product with the values take 4 b s^2 h more, which have no weights:
+
+    F = 24 b s h^2 + 4 b s^2 h      I = 24 b s h^2 + 8 b s^2 h      W = 24 b s h^2
+
+The head's logits take 2 b s h V in each of F, I and W; looking up embeddings takes no
+FLOPs worth counting.
+
+Bytes of a layer's activations (Korthikanti et al., Reducing Activation Recomputation in
+Large Transformer Models, arXiv:2205.05198, equation 1, there for D = 2): sixteen numbers
+and two bytes of dropout masks a token and hidden unit, two numbers and a byte of mask a
+pair of tokens and head:
+
+    (16 D + 2) s b h + (2 D + 1) a s^2 b        34 s b h + 5 a s^2 b at D = 2
+
+`selective` recomputation keeps the first term and repeats the 4 b s^2 h of attention's
+core; `full` keeps D s b h, a layer's input, and repeats F. The head keeps 2 D s b h and
+its logits, 4 s b V in 32 bits; the embedding a mask of s b h (section 4.3).
+
+Recomputation is part of I (and of B): it runs when the gradient has come, not before.
+What a layer holds while it is recomputed is not counted.
+
+After I and until W, 16 D s b h are kept: inputs and gradients of the matrix products.
+
+Weights: 12 h^2 + 13 h a layer, (V + s) h the embedding and h V the head, which has a
+copy of its own. A weight takes D bytes, its gradient D, and Adam's state with the weight
+in 32 bits 12 (Rajbhandari et al., ZeRO, arXiv:1910.02054, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracegen.analysis import split
+from tracegen.analysis.normalise import chain_length
+from tracegen.costs import Costs
+from tracegen.errors import CostError
+from tracegen.ir import Placement
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+RECOMPUTE = ("none", "selective", "full")
+OPTIMIZER_BYTES = 12  # Adam: the weight, its mean and its variance in 32 bits
+LOGIT_BYTES = 4
+# An H100's HBM3, for the least microbatch; nothing else depends on it.
+MEMORY_BANDWIDTH_GBPS = 3350.0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A transformer of equal layers, and the device that runs it.
+
+    Attributes:
+        layers, hidden, seq, vocab: its sizes; no embedding and no head with vocab = 0.
+        tflops: what a device does, in 10**12 FLOP/s; achieved, not the data sheet's.
+        microbatch_size: sequences of a microbatch.
+        heads: of attention; one for 128 of hidden unless given.
+        dtype: fp32, bf16, fp16 or fp8: of weights, activations and hand-overs.
+        recompute: none, selective or full.
+        split: layers by stage, as 8,9,9,6; even; or best.
+        alpha_us, bandwidth_GBps: of a hand-over between ranks, as in Costs.
+        memory_GBps: of a device's memory, for `least_microbatch`.
+
+    Raises:
+        CostError: for a size that is none.
+    """
+
+    layers: int
+    hidden: int
+    seq: int
+    tflops: float
+    microbatch_size: int = 1
+    vocab: int = 0
+    heads: int | None = None
+    dtype: str = "bf16"
+    recompute: str = "none"
+    split: str = split.EVEN
+    alpha_us: float = 0.0
+    bandwidth_GBps: float | None = None
+    memory_GBps: float = MEMORY_BANDWIDTH_GBPS
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "seq", "microbatch_size"):
+            if getattr(self, name) < 1:
+                raise CostError(f"model: {name} = {getattr(self, name)}; use 1 or more")
+        if self.vocab < 0 or (self.heads is not None and self.heads < 1):
+            raise CostError("model: vocab is 0 or more, heads 1 or more")
+        for name in ("tflops", "memory_GBps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise CostError(f"model: {name} = {getattr(self, name)}; use more than 0")
+        for name, known in (("dtype", tuple(BYTES)), ("recompute", RECOMPUTE)):
+            if getattr(self, name) not in known:
+                raise CostError(f"model: {name} = {getattr(self, name)!r}; use {', '.join(known)}")
+
+    def unit(self, placement: Placement) -> float:
+        return 1.0  # activations and weights are in bytes
+
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch: b s."""
+        return self.microbatch_size * self.seq
+
+    @property
+    def _heads(self) -> int:
+        return self.heads or max(1, self.hidden // 128)
+
+    def layer_flops(self) -> tuple[int, int, int]:
+        """F, I and W of a layer; I with what is recomputed."""
+        matrices = 24 * self.tokens * self.hidden**2
+        scores = 4 * self.tokens * self.seq * self.hidden
+        forward = matrices + scores
+        again = {"none": 0, "selective": scores, "full": forward}[self.recompute]
+        return forward, matrices + 2 * scores + again, matrices
+
+    def head_flops(self) -> int:
+        """Of the head's F, of its I and of its W."""
+        return 2 * self.tokens * self.hidden * self.vocab
+
+    def layer_activations(self) -> int:
+        """Bytes that a layer keeps of a microbatch."""
+        size, units = BYTES[self.dtype], self.tokens * self.hidden
+        pairs = self._heads * self.seq * self.tokens
+        return {
+            "none": (16 * size + 2) * units + (2 * size + 1) * pairs,
+            "selective": (16 * size + 2) * units,
+            "full": size * units,
+        }[self.recompute]
+
+    def kept_for_weights(self) -> int:
+        """Bytes that a layer keeps of a microbatch from I to W."""
+        return 16 * BYTES[self.dtype] * self.tokens * self.hidden
+
+    def ends_activations(self) -> tuple[int, int]:
+        """Bytes that the embedding and the head keep of a microbatch."""
+        if not self.vocab:
+            return 0, 0
+        units = self.tokens * self.hidden
+        return units, 2 * BYTES[self.dtype] * units + LOGIT_BYTES * self.tokens * self.vocab
+
+    def parameters(self) -> tuple[int, int, int]:
+        """Of a layer, of the embedding and of the head."""
+        h, ends = self.hidden, 1 if self.vocab else 0
+        return 12 * h * h + 13 * h, ends * (self.vocab + self.seq) * h, self.vocab * h
+
+    def stages(self, count: int) -> tuple[int, ...]:
+        """The layers of each of so many stages.
+
+        Raises:
+            CostError: if the split is for another number of stages, or there are too few layers.
+        """
+        layer, head = sum(self.layer_flops()), 3 * self.head_flops()
+        return split.split(self.split, self.layers, count, float(layer), 0.0, float(head))
+
+    def costs(self, placement: Placement) -> Costs:
+        """The costs of the stages of a placement; every chain has the whole model.
+
+        Raises:
+            CostError: if the model cannot be cut into so many stages.
+        """
+        counts, chains = self.stages(chain_length(placement)), len(placement.chains)
+        ends = [0] * (len(counts) - 1) + [self.head_flops()]
+        times: dict[str, Any] = {
+            name: [self._us(count * flops + end) for count, end in zip(counts, ends, strict=True)]
+            for name, flops in zip(("f_us", "i_us", "w_us"), self.layer_flops(), strict=True)
+        }
+        held = self._by_stage(counts, self.layer_activations(), *self.ends_activations())
+        size = BYTES[self.dtype]
+        weights = self._by_stage(counts, *self.parameters())
+        share = self.kept_for_weights() / self.layer_activations()
+        memory: dict[str, list[float]] = {
+            "weight_bytes": [size * count for count in weights] * chains,
+            "gradient_bytes": [size * count for count in weights] * chains,
+            "optimizer_bytes": [OPTIMIZER_BYTES * count for count in weights] * chains,
+        }
+        if share > 1:  # what was recomputed for I is more than what was kept before
+            more = self.kept_for_weights() - self.layer_activations()
+            memory["w_stash_bytes"] = [float(count * more) for count in counts] * chains
+        return Costs(
+            **{name: column * chains for name, column in times.items()},
+            activation_bytes=held * chains,
+            w_share=min(1.0, share),
+            boundary_bytes=float(size * self.tokens * self.hidden),
+            alpha_us=self.alpha_us,
+            bandwidth_GBps=self.bandwidth_GBps,
+            memory=memory,
+        )
+
+    def _by_stage(self, counts: Sequence[int], layer: int, first: int, last: int) -> list[float]:
+        amounts = [float(count * layer) for count in counts]
+        amounts[0] += first
+        amounts[-1] += last
+        return amounts
+
+    def _us(self, flops: int) -> float:
+        return flops / (self.tflops * 1e6)
+
+    def least_microbatch(self) -> int | None:
+        """The fewest sequences with which a layer's matrix products keep the device computing.
+
+        A product of n tokens with an h x h matrix, a layer's smallest, does 2 n h^2 FLOPs and
+        moves D (2 n h + h^2) bytes: below tflops / memory_GBps FLOPs a byte the memory sets
+        the pace. None where no number of tokens is enough.
+        """
+        wanted = self.tflops * 1e12 / (self.memory_GBps * 1e9) * BYTES[self.dtype]
+        room = 2 * self.hidden - 2 * wanted
+        if room <= 0:
+            return None
+        return max(1, math.ceil(math.ceil(wanted * self.hidden / room) / self.seq))

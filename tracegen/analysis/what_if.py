@@ -1,0 +1,176 @@
+"""What a change would buy: exact, from slack where the order of transfers cannot change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tracegen import engine
+from tracegen.analysis import timed
+from tracegen.analysis.changes import FASTER, LESS, PAIR, Change, changes, with_change
+from tracegen.analysis.graph import Graph
+from tracegen.errors import TracegenError
+from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT
+from tracegen.mode import Mode
+from tracegen.timeline import Timeline
+from tracegen.times import Times
+from tracegen.work import Work, lower
+
+# Actions times changes that are replayed in full: half a minute's worth.
+MOST_REPLAYED = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a change buys.
+
+    Attributes:
+        saves_ns: of the makespan.
+    """
+
+    change: Change
+    saves_ns: int
+
+
+def predicted(line: Timeline) -> Timeline | None:
+    """The replay that gives these times; None if none does, as of times that were measured."""
+    if line.found is None:
+        return line
+    if not line.found.own:
+        return None
+    try:
+        mode = Mode.from_dict(line.config.get("replay", {}))
+        again = engine.replay(line.source or line.program, line.costs, **mode.given())
+    except TracegenError:
+        return None
+    same = (again.start_ns, again.end_ns) == (line.start_ns, line.end_ns)
+    return replace(again, config=line.config) if same else None
+
+
+class WhatIf:
+    """A timeline under changes.
+
+    Attributes:
+        line: the timeline: predicted, or measured.
+        measured: whether its times are its own, and no costs give them.
+    """
+
+    def __init__(self, line: Timeline, measured: bool) -> None:
+        self.line, self.measured = line, measured
+        self.mode = Mode.from_dict(line.config.get("replay", {}))
+
+    @property
+    def from_slack(self) -> bool:
+        """Whether no change can alter an order, so that slack says all."""
+        return self.graph is not None
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        line = self.line
+        if self.measured:
+            return Graph(timed.work_of(line))
+        plain = self.mode == Mode() and line.kernels is None and not any(line.held)
+        if not plain or self.times.links_queue:
+            return None
+        return Graph(lower(line.program, self.times))
+
+    @cached_property
+    def times(self) -> Times:
+        return self.line.costs.times(self.line.program)
+
+    @cached_property
+    def rank_of(self) -> list[int]:
+        """By step."""
+        return [rank for rank, stream in enumerate(self.line.program.ranks) for _ in stream.codes]
+
+    def changes(self) -> list[Change]:
+        """All that are worth a thought, or, where each takes a replay, as many as are quick."""
+        found = list(changes(self.line.program, None if self.measured else self.line.costs))
+        if self.from_slack:
+            return found
+        most = max(1, MOST_REPLAYED // max(1, len(self.line.program)))
+        found.sort(key=lambda change: len(change.stages) == 1)
+        return found[:most]
+
+    def makespan(self, change: Change) -> int:
+        """The makespan with the change made."""
+        if self.graph is None:
+            return self.replayed(change)
+        return self.graph.shortened(*self.shorter(change))
+
+    def replayed(self, change: Change) -> int:
+        """The same by a replay of everything."""
+        if self.measured:
+            assert self.graph is not None
+            done = engine.run(self.graph.changed(*self.shorter(change)))
+            return max(done.end, default=0)
+        line = self.line
+        program = line.source or line.program
+        costs = with_change(line.costs, line.program, change)
+        return engine.replay(program, costs, **self.mode.given()).makespan_ns
+
+    def shorter(self, change: Change) -> tuple[dict[int, int], dict[int, int]]:
+        """The jobs and the waits that a change makes shorter, with their new ns."""
+        assert self.graph is not None
+        work = self.graph.work
+        if change.links:
+            return {}, self._lags(work, change)
+        if self.measured:
+            return {step: round(work.duration[step] * LESS) for step in self._steps(change)}, {}
+        times = with_change(self.line.costs, self.line.program, change).times(self.line.program)
+        program, found = self.line.program, {}
+        for stream, base in zip(program.ranks, program.offsets, strict=False):
+            if change.rank is not None and base != program.offsets[change.rank]:
+                continue
+            for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+                if change.stages and not self._of_stages(change, code, mate):
+                    continue
+                if (ns := times.duration(code, mate)) != work.duration[step]:
+                    found[step] = ns
+        return found, {}
+
+    def _of_stages(self, change: Change, code: int, mate: int) -> bool:
+        halves = (code,) if mate == NO_MATE else (code, mate)
+        return any(half >> STAGE_SHIFT & STAGE_MASK in change.stages for half in halves)
+
+    def _steps(self, change: Change) -> list[int]:
+        """The steps of a measured timeline that a change is about."""
+        program = self.line.program
+        if change.rank is not None:
+            return list(range(program.offsets[change.rank], program.offsets[change.rank + 1]))
+        found = []
+        for stream, base in zip(program.ranks, program.offsets, strict=False):
+            for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+                kind = code & KIND_MASK if mate == NO_MATE else PAIR
+                if kind == change.kind and code >> STAGE_SHIFT & STAGE_MASK in change.stages:
+                    found.append(step)
+        return found
+
+    def _lags(self, work: Work, change: Change) -> dict[int, int]:
+        ways = {*change.links, *((b, a) for a, b in change.links)}
+        times = None
+        if not self.measured:
+            costs = with_change(self.line.costs, self.line.program, change)
+            times = costs.times(self.line.program)
+        found = {}
+        for target in range(len(self.rank_of)):
+            for at in range(work.first_wait[target], work.first_wait[target + 1]):
+                source = work.wait_on[at]
+                if source >= len(self.rank_of):
+                    continue
+                way = (self.rank_of[source], self.rank_of[target])
+                if way in ways and work.lag[at] > 0:
+                    ns = int(work.lag[at] * FASTER) if times is None else times.latency(way)
+                    found[at] = ns
+        return found
+
+    def gains(self) -> list[Gain]:
+        """What each change buys, most first."""
+        whole = self.makespan_ns
+        found = [Gain(change, whole - self.makespan(change)) for change in self.changes()]
+        found.sort(key=lambda gain: -gain.saves_ns)
+        return found
+
+    @property
+    def makespan_ns(self) -> int:
+        return self.line.makespan_ns if self.graph is None else self.graph.makespan

@@ -1,0 +1,219 @@
+"""`tracegen advise`: which schedule, for so much memory."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracegen.cli.choosing import base_of, choosing_options, in_bytes
+from tracegen.cli.common import console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracegen.analysis.advise import Advice, Step
+    from tracegen.analysis.grid import Base, Point
+    from tracegen.analysis.measure import Figures
+    from tracegen.memory import Limit
+
+RUNNERS_UP = 4
+STEPS = 4
+
+
+@click.command("advise")
+@click.option(
+    "--memory-limit",
+    "limit_text",
+    required=True,
+    metavar="SIZE",
+    help="What no rank may hold more than: 6 (1F1B stages), or 80GiB.",
+)
+@click.option(
+    "--memory-at",
+    type=click.Choice(["input", "weight"]),
+    default="weight",
+    help="Activations count until I ends, or until W does (the default).",
+)
+@click.option("-s", "--schedule", "names", metavar="A,B,..", help="Of which; all unless given.")
+@click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
+@click.option("-m", "--microbatches", type=int, metavar="M", help="Chosen unless given.")
+@click.option("-v", "--stages-per-rank", type=int, metavar="V", help="1 to 4 are tried.")
+@click.option("--replicas", is_flag=True, help="Those too that hold the weights several times.")
+@choosing_options
+@click.option("--json", "as_json", is_flag=True, help="The advice as one JSON object.")
+def command(
+    limit_text: str, memory_at: str, names: str | None, as_json: bool, **options: Any
+) -> None:
+    r"""The fastest schedule within a memory limit, the runners-up, and what more would buy.
+
+    Every schedule is tried with 1 to 4 stages per rank. Unless -m is given, the least m is
+    chosen at which the bubble costs no more than it costs 1F1B with m = 4p. Without bytes in
+    the costs the limit is on activations alone, in 1F1B stages, and schedules that hold the
+    weights more than once are left out; with them it is on all that a rank holds.
+
+    \b
+        tracegen advise --memory-limit 6 -p 8
+        tracegen advise --memory-limit 80GiB -p 8 -m 64 --model-layers 32 --hidden 4096
+            --seq 4096 --vocab 128000 --flops 400 --split best --recompute selective
+    """
+    from tracegen import memory
+    from tracegen.analysis import advise, sweep
+    from tracegen.analysis.compare import schedules
+    from tracegen.costs import Costs
+
+    base = base_of(options, None)
+    costs = Costs(activation_bytes=1) if in_bytes(base) else Costs()
+    limit = memory.limit(limit_text, memory_at, costs)
+    p = options["ranks"] or 4
+    once = not in_bytes(base) and not options["replicas"]
+    found = sweep.sweep(_points(schedules(names), p, options), base)
+    unit = memory.UNITS["GiB"] if in_bytes(base) else 1.0
+    advice = advise.advise(found, limit.size, limit.at, unit, once)
+    if advice is None:
+        raise click.UsageError(f"no schedule is defined for this: {_first_reason(found)}")
+    if as_json:
+        click.echo(json.dumps(_report(advice, limit, p, base), allow_nan=False))
+    else:
+        _print(advice, limit, p, base, chosen=options["microbatches"] is None)
+
+
+def _points(names: list[str], p: int, options: dict[str, Any]) -> list[Point]:
+    from tracegen.analysis import advise, grid
+    from tracegen.analysis.measure import Size
+
+    m, v = options["microbatches"], options["stages_per_rank"]
+    microbatches = [times * p for times in advise.MICROBATCHES] if m is None else [m]
+    each = advise.STAGES_PER_RANK if v is None else (v,)
+    axes = [
+        grid.Axis("m", tuple(map(float, microbatches))),
+        grid.Axis("v", tuple(map(float, each))),
+    ]
+    return grid.points(names, axes, Size("", p, 0))
+
+
+def _first_reason(found: Any) -> str:
+    from tracegen.analysis.tables import reasons
+
+    return next(reasons(found), "none is named")
+
+
+def _report(advice: Advice, limit: Limit, p: int, base: Base) -> dict[str, Any]:
+    from tracegen.analysis import advise
+    from tracegen.metrics import SCHEMA_VERSION
+
+    def step(one: Step) -> dict[str, Any]:
+        row = {"memory": one.limit, "saves_us": one.saves_us if advice.fits else None}
+        return row | one.figures.as_dict()
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "p": p,
+        "m": advice.m,
+        "rule_of_thumb_m": advise.THUMB * p,
+        "memory_limit": limit.size,
+        "memory_at": limit.at,
+        "unit": "bytes" if in_bytes(base) else "1F1B stages",
+        "fits": [row.as_dict() for row in advice.fits],
+        "one_more": None if advice.one_more is None else step(advice.one_more),
+        "with_more": [step(one) for one in advice.steps],
+        "least_memory": advice.least[0],
+        "with_replicas": None if advice.replicas is None else advice.replicas.as_dict(),
+        **_microbatch(base),
+    }
+
+
+def _microbatch(base: Base) -> dict[str, Any]:
+    from tracegen.analysis.model import Model
+
+    if not isinstance(base.given, Model):
+        return {}
+    return {"least_microbatch_size": base.given.least_microbatch()}
+
+
+def _print(advice: Advice, limit: Limit, p: int, base: Base, chosen: bool) -> None:
+    from tracegen.analysis import tables
+    from tracegen.analysis.compare import Comparison
+
+    out = console()
+    size = _memory(limit.size, base)
+    if not advice.fits:
+        held, row = advice.least
+        out.print(
+            f"p={p} m={advice.m}: nothing fits {size}; the least that does is "
+            f"{_memory(held, base)}, {_named(row)}"
+        )
+        return
+    row = advice.fits[0]
+    out.print(f"p={p} m={advice.m}, at most {size} a rank: {_named(row)}")
+    out.print(_why(advice, p, chosen))
+    rows = advice.fits[: RUNNERS_UP + 1]
+    out.print(tables.table(Comparison(rows, []), in_bytes(base)))
+    others = len(advice.fits) - len(rows)
+    if others:
+        out.print(f"and {others} slower that fit")
+    _print_more(out, advice, limit, base)
+    _print_microbatch(out, base)
+    if (other := advice.replicas) is not None:
+        out.print(f"--replicas: {_named(other)}, but with {other.weights:g} times the weights")
+
+
+def _why(advice: Advice, p: int, chosen: bool) -> str:
+    from tracegen.analysis import advise
+
+    rule = f"the rule of thumb m >= {advise.THUMB}p is {advise.THUMB * p}"
+    overhead = advice.fits[0].bubble_overhead
+    thumb = advise.thumb(p)
+    if not chosen:
+        return f"{rule}; the bubble costs {overhead:.1%} of the work"
+    if overhead <= thumb + 1e-9:
+        return (
+            f"{rule}, with which 1F1B's bubble costs {thumb:.1%} of the work; here it is "
+            f"{overhead:.1%}"
+        )
+    return f"{rule}; the bubble costs {overhead:.1%} of the work, no m that was tried less"
+
+
+def _print_more(out: Console, advice: Advice, limit: Limit, base: Base) -> None:
+    unit = "GiB" if in_bytes(base) else "1F1B stage"
+    time = advice.fits[0].makespan_us
+    if (more := advice.one_more) is None:
+        out.print(f"one more {unit} would buy nothing")
+    else:
+        out.print(f"one more {unit} would buy {more.saves_us / time:.1%}: {_named(more.figures)}")
+    for step in [one for one in advice.steps if one is not more][:STEPS]:
+        out.print(
+            f"{_memory(step.limit, base)} would buy {step.saves_us / time:.1%}: "
+            f"{_named(step.figures)}"
+        )
+    if not advice.steps:
+        out.print("no schedule is faster, however much memory there is")
+
+
+def _print_microbatch(out: Console, base: Base) -> None:
+    from tracegen.analysis.model import Model
+
+    model = base.given
+    if not isinstance(model, Model):
+        return
+    least = model.least_microbatch()
+    at = f"{model.tflops:g} TFLOP/s and {model.memory_GBps:g} GB/s of device memory"
+    if least is None:
+        out.print(f"at {at} no microbatch keeps products with {model.hidden} hidden units busy")
+        return
+    text = f"at {at} a microbatch has {least} or more sequences, or memory sets the pace"
+    short = model.microbatch_size < least
+    out.print(text + (f"; it has {model.microbatch_size}" if short else ""))
+
+
+def _memory(size: float, base: Base) -> str:
+    from tracegen.memory import UNITS
+
+    if in_bytes(base):
+        return f"{size / UNITS['GiB']:.2f} GiB"
+    return f"{size:g} 1F1B stages"
+
+
+def _named(row: Figures) -> str:
+    return f"{row.schedule} (v={row.v}), {row.makespan_us / 1000:.3f} ms"

@@ -1,0 +1,118 @@
+"""Options of the commands that hold schedules against each other, and what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tracegen.cli.common import OTHERS, PLAIN, cost_options, costs_of
+
+if TYPE_CHECKING:
+    from tracegen.analysis.grid import Base
+    from tracegen.analysis.model import Model
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MODEL = (
+    click.option("--model-layers", type=int, metavar="L", help="Costs follow from a transformer."),
+    click.option("--hidden", type=int, metavar="H", help="Its hidden size."),
+    click.option("--seq", type=int, metavar="S", help="Tokens of a sequence."),
+    click.option("--microbatch-size", type=int, metavar="B", help="Sequences; 1 unless given."),
+    click.option("--vocab", type=int, metavar="V", help="Words; no embedding and head without."),
+    click.option("--heads", type=int, metavar="A", help="Of attention; H/128 unless given."),
+    click.option("--dtype", metavar="TYPE", help="bf16 (the default), fp16, fp32 or fp8."),
+    click.option(
+        "--flops", "tflops", type=float, metavar="TFLOP/s", help="What a device achieves."
+    ),
+    click.option(
+        "--memory-bandwidth",
+        "memory_GBps",
+        type=float,
+        metavar="GB/s",
+        help="Of a device's memory; 3350 unless given.",
+    ),
+    click.option("--split", metavar="HOW", help="Layers by stage: even, best or 8,9,9,6."),
+    click.option("--recompute", metavar="HOW", help="Activations: none, selective or full."),
+)
+NAMES = {
+    "model_layers": "layers",
+    "hidden": "hidden",
+    "seq": "seq",
+    "microbatch_size": "microbatch_size",
+    "vocab": "vocab",
+    "heads": "heads",
+    "dtype": "dtype",
+    "tflops": "tflops",
+    "memory_GBps": "memory_GBps",
+    "split": "split",
+    "recompute": "recompute",
+}
+NEEDED = {"model_layers": "--model-layers", "hidden": "--hidden", "seq": "--seq"}
+OF_LINKS = ("alpha_us", "bandwidth_GBps")
+
+
+def model_options(command: Command) -> Command:
+    """--model-layers --hidden --seq ... --split --recompute."""
+    for option in reversed(MODEL):
+        command = option(command)
+    return command
+
+
+def choosing_options(command: Command) -> Command:
+    """The costs of one model, given for its 1F1B stages or following from its sizes."""
+    command = click.option(
+        "--per-stage-costs", is_flag=True, help="Costs are of any schedule's stage, however long."
+    )(command)
+    command = click.option(
+        "--base-ranks",
+        type=click.IntRange(min=1),
+        metavar="P",
+        help="Costs are of a P-th of the model; unless given P is -p, of several the least.",
+    )(command)
+    return cost_options(model_options(command))
+
+
+def model_of(options: dict[str, Any]) -> Model | None:
+    """The model that the options describe, None if they do not."""
+    given = {name: options[name] for name in NAMES if options[name] is not None}
+    if not given:
+        return None
+    needed = NEEDED | {"tflops": "--flops"}
+    if missing := [flag for name, flag in needed.items() if name not in given]:
+        raise click.UsageError(f"a model needs {', '.join(missing)} too")
+    others = [*PLAIN, *(name for name in OTHERS if name not in OF_LINKS)]
+    beside = [name for name in others if options[name] is not None]
+    beside += [name for name in ("costs_file", "moe_pairs", "slow_ranks") if options[name]]
+    if beside:
+        name = beside[0].removesuffix("_us").replace("_", "-")
+        raise click.UsageError(f"costs follow from the model; leave out --{name}, or the model")
+    from tracegen.analysis.model import Model
+
+    links = {name: options[name] for name in OF_LINKS if options[name] is not None}
+    return Model(**{NAMES[name]: value for name, value in given.items()}, **links)
+
+
+def base_of(options: dict[str, Any], ranks: int | None) -> Base:
+    """Where the costs of every schedule come from.
+
+    Args:
+        options: of `choosing_options`.
+        ranks: of how many 1F1B stages costs are, unless told; None for each size's own p.
+    """
+    from tracegen.analysis.grid import Base
+
+    model = model_of(options)
+    per_stage = options["per_stage_costs"]
+    if model is not None and per_stage:
+        raise click.UsageError("--per-stage-costs is about costs that are given, not a model's")
+    given = costs_of(options) if model is None else model
+    return Base(given, options["base_ranks"] or ranks, per_stage)
+
+
+def in_bytes(base: Base) -> bool:
+    """Whether memory is counted in bytes, not in 1F1B stages."""
+    from tracegen.costs import Costs
+
+    return not isinstance(base.given, Costs) or base.given.in_bytes

@@ -1,0 +1,210 @@
+"""`tracegen compare`: schedules of one model side by side, or over a grid of sizes and costs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracegen.cli.choosing import base_of, choosing_options, in_bytes
+from tracegen.cli.common import console, say
+
+if TYPE_CHECKING:
+    from tracegen.analysis.grid import Axis, Base
+    from tracegen.analysis.measure import Figures, Impossible, Size
+    from tracegen.analysis.sweep import Row
+
+SORTS = (
+    "makespan",
+    "ratio",
+    "overhead",
+    "span-rate",
+    "input",
+    "weight",
+    "weights",
+    "transfers",
+    "exposed",
+)
+
+
+@click.command("compare")
+@click.option("-s", "--schedule", "names", metavar="A,B,..", help="Which; all unless given.")
+@click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
+@click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; 2p unless given.")
+@click.option("-v", "--stages-per-rank", type=int, metavar="V", help="Where it is a choice.")
+@click.option("--pipes", type=int, metavar="N", help="The same for pipes that cross (chimera).")
+@choosing_options
+@click.option("--sort", "by", type=click.Choice(SORTS), help="By makespan unless given.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
+@click.option("--sweep", "swept", multiple=True, metavar="NAME=VALUES", help="See above.")
+@click.argument("more", nargs=-1, metavar="[NAME=VALUES]...")
+@click.option("-o", "--output", metavar="FILE", help="A sweep's rows: .csv, .json or .parquet.")
+@click.option("--bubble-svg", metavar="FILE", help="Draw a sweep's bubbles against m.")
+@click.option("--frontier-svg", metavar="FILE", help="Draw its time against its memory.")
+@click.option("--theme", type=click.Choice(["paper", "dark"]), default="paper", help="Of those.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; one a core.")
+def command(
+    names: str | None,
+    swept: tuple[str, ...],
+    more: tuple[str, ...],
+    by: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    r"""Hold schedules of one model against each other.
+
+    Costs are those of a 1F1B stage, a p-th of the model: a schedule that cuts the model into
+    n stages gets p/n of each, so that all do the same work. Activations and weights are in
+    1F1B stages, or in GiB where the costs give bytes.
+
+    With --sweep every combination of values is measured, on all cores: p, m, v, f, b, i, w,
+    fb, alpha, bandwidth, bytes, w-share; ratios of times (f/b=0.5 makes f half of b); of a
+    model seq and microbatch-size. Values are 4,8 or 4..64 or 4..64*2 or 4..64+4.
+
+    \b
+        tracegen compare -p 8 -m 32
+        tracegen compare --schedule 1f1b,zb-h1,zbv -p 8 -m 32 --f 900 --b 1900 --alpha 15
+        tracegen compare --schedule gpipe,1f1b --sweep m=4..64 p=4,8 -o rows.csv
+    """
+    from tracegen.analysis.compare import schedules
+
+    chosen = schedules(names)
+    texts = (*swept, *more)
+    if texts:
+        if not swept:
+            raise click.UsageError(f"{more[0]!r}: what is swept follows --sweep")
+        _sweep(chosen, texts, by, as_json, options)
+        return
+    for name in ("output", "bubble_svg", "frontier_svg", "jobs"):
+        if options[name] is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} is about a sweep; add --sweep")
+    _compare(chosen, by or "makespan", as_json, options)
+
+
+def _size(options: dict[str, Any]) -> Size:
+    from tracegen.analysis.measure import Size
+
+    p = options["ranks"] or 4
+    m = options["microbatches"] or 2 * p
+    return Size("", p, m, options["stages_per_rank"], options["pipes"])
+
+
+def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    from tracegen.analysis import tables
+    from tracegen.analysis.compare import compare
+
+    size = _size(options)
+    base = base_of(options, None)
+    sizes = [replace(size, schedule=name) for name in chosen]
+    found = compare(sizes, lambda one: base.source(one.p), by)
+    if as_json:
+        request = {"p": size.p, "m": size.m, "unit": _unit(base)}
+        click.echo(json.dumps(tables.comparison_json(found, request, by), allow_nan=False))
+        return
+    out = console()
+    if found.rows:
+        out.print(f"p={size.p} m={size.m}, sorted by {by}; * the best")
+        out.print(tables.table(found, in_bytes(base)))
+        out.print(_footnote(base))
+    if found.impossible:
+        out.print("not possible:")
+        out.print(tables.impossible(found.impossible))
+
+
+def _unit(base: Base) -> str:
+    if in_bytes(base):
+        return "bytes"
+    return "stages" if base.per_stage else "1F1B stages"
+
+
+def _footnote(base: Base) -> str:
+    if in_bytes(base):
+        return "peaks are activations, weights with gradients and optimizer state where known"
+    if base.per_stage:
+        return "peaks and weights are in stages of each schedule, which are not the same"
+    of = "" if base.ranks is None else f", {base.ranks} of which are the model"
+    return f"peaks (activations of a microbatch) and weights are in 1F1B stages{of}"
+
+
+def _sweep(
+    chosen: list[str],
+    texts: tuple[str, ...],
+    by: str | None,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    from tracegen.analysis import grid, sweep, tables
+
+    axes = list(grid.axes(texts))
+    target = options["output"]
+    if target is not None:
+        tables.check_target(target)
+    size = _size(options)
+    ranks = [axis.values for axis in axes if axis.name == "p"]
+    base = base_of(options, int(min(ranks[0])) if ranks else None)
+    sized = options["microbatches"] is not None or any(axis.name == "m" for axis in axes)
+    if ranks and not sized:
+        raise click.UsageError("p is swept and m is not said; give -m, or sweep it too")
+    points = grid.points(chosen, axes, size)
+    found = _measured(points, base, options["jobs"])
+    rows = sweep.table(points, axes, found)
+    say(f"{len(points)} points, {len(points) - len(rows)} of them not possible")
+    _write(rows, axes, base, options)
+    if as_json:
+        click.echo(json.dumps({"schema_version": 1, "rows": rows}, allow_nan=False))
+    elif target is None and not (options["bubble_svg"] or options["frontier_svg"]):
+        _print(rows, axes, found, by, base)
+
+
+def _measured(points: Any, base: Base, jobs: int | None) -> list[Figures | Impossible]:
+    """The figures, with a bar on stderr while somebody looks."""
+    from rich.progress import Progress
+
+    from tracegen.analysis.sweep import sweep
+
+    screen = console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("sweep", total=len(points))
+        return sweep(points, base, jobs, lambda done: progress.update(task, completed=done))
+
+
+def _write(rows: list[Row], axes: list[Axis], base: Base, options: dict[str, Any]) -> None:
+    from tracegen.analysis import curves, tables
+    from tracegen.ui import plot
+
+    names = [axis.name for axis in axes]
+    written = []
+    if (target := options["output"]) is not None:
+        tables.write(rows, target)
+        written.append(target)
+    if (target := options["bubble_svg"]) is not None:
+        plot.write(curves.bubble(rows, names), target, options["theme"])
+        written.append(target)
+    if (target := options["frontier_svg"]) is not None:
+        plot.write(curves.frontier(rows, names, in_bytes(base)), target, options["theme"])
+        written.append(target)
+    for target in written:
+        if target != "-":
+            say(f"wrote {target}")
+
+
+def _print(
+    rows: list[Row],
+    axes: list[Axis],
+    found: list[Figures | Impossible],
+    by: str | None,
+    base: Base,
+) -> None:
+    from tracegen.analysis import tables
+    from tracegen.analysis.compare import KEYS
+
+    out = console()
+    if rows:
+        ordered = rows if by is None else sorted(rows, key=lambda row: row[KEYS[by]])
+        out.print(tables.sweep_table(ordered, axes, in_bytes(base)))
+        out.print(_footnote(base))
+    for reason in tables.reasons(found):
+        out.print(reason)

@@ -1,0 +1,100 @@
+"""`tracegen explain`: why a step takes as long as it does, and what would make it shorter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tracegen.cli.choosing import model_of, model_options
+from tracegen.cli.common import (
+    console,
+    cost_options,
+    is_trace,
+    program_of,
+    replay_options,
+    say,
+    size_options,
+    timeline_of,
+)
+
+
+@click.command("explain")
+@click.argument("schedule_or_trace")
+@size_options
+@cost_options
+@model_options
+@replay_options
+@click.option("-o", "--output", metavar="FILE", help="The trace with the critical path drawn in.")
+@click.option("--top", type=click.IntRange(min=1), default=8, help="Gaps and changes; 8.")
+@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+def command(
+    schedule_or_trace: str, output: str | None, top: int, as_json: bool, **options: Any
+) -> None:
+    r"""Why a schedule or a trace takes as long as it does.
+
+    The critical path, whose pieces add up to the makespan; why each rank stands still and
+    what happened meanwhile; and what 1 % off a stage or a rank, or a link twice as fast,
+    would buy, exactly. Of a measured trace the times are its own, and what lies between them
+    is kept.
+
+    \b
+        tracegen explain 1f1b -p 4 -m 8 --alpha 50
+        tracegen explain measured.json -o explained.json
+    """
+    if as_json and output == "-":
+        raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
+    from tracegen.analysis import told
+    from tracegen.analysis.explain import Explained
+
+    explained = Explained(_line(schedule_or_trace, options))
+    path = explained.path()
+    if output is not None:
+        from tracegen.emit import write_layout
+
+        write_layout(told.drawn(explained, path), output)
+        if output != "-":
+            say(f"wrote {output}")
+    if as_json:
+        data = told.as_data(explained, path, explained.what_if.gains())
+        click.echo(json.dumps(data, allow_nan=False))
+    elif output != "-":
+        _print(explained, path, top)
+
+
+def _line(name: str, options: dict[str, Any]) -> Any:
+    model = model_of(options)
+    if model is None:
+        return timeline_of(name, options)
+    if is_trace(name):
+        raise click.UsageError(f"{name} has times of its own; leave the model out")
+    from tracegen.cli.common import mode_of
+    from tracegen.engine import replay
+
+    program = program_of(name, options)
+    return replay(program, model.costs(program.placement), **mode_of(options).given())
+
+
+def _print(explained: Any, path: Any, top: int) -> None:
+    from rich.text import Text
+
+    from tracegen.analysis import told
+
+    out = console()
+    for text in told.heading(explained, path):
+        out.print(text)
+    out.print(told.path_table(path))
+    out.print(Text("\nwhy ranks wait", style="bold"))
+    out.print(told.idle_table(explained))
+    if gaps := list(explained.gaps()):
+        out.print(Text("\nthe longest gaps, and what happened meanwhile", style="bold"))
+        for text in told.gap_texts(gaps, top):
+            out.print(text)
+    gains = explained.what_if.gains()
+    how = "slack" if explained.what_if.from_slack else "replays"
+    out.print(Text(f"\nwhat would help, from {how}", style="bold"))
+    out.print(told.gain_table(gains, explained.line.makespan_ns, top))
+    idle = sum(gain.saves_ns <= 0 for gain in gains)
+    if idle:
+        out.print(f"{idle} of {len(gains)} such changes would buy nothing")
