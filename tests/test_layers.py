@@ -25,7 +25,7 @@ ORDER = """
     full_replay engine blocks attribution                the replay
     tiles drawn layout_more layout emit_proto emit       traces
     view view_idle ui                                    what people see
-    readers comparison differ                            traces read, and held against each other
+    readers comparison differ golden pytest_plugin       traces read, and held against each other
     analysis execute
     cli __main__
 """
@@ -37,6 +37,7 @@ BACK = {
 # Third-party packages, and the only modules and packages that may know them.
 MAY_IMPORT = {
     "click": {"cli"},
+    "pytest": {"pytest_plugin"},
     "rich": {"view", "view_idle", "cli", "analysis"},
     "torch": {"execute"},
     "perfetto": {"emit_proto", "ui"},

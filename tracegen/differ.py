@@ -53,7 +53,7 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
         a,
         b,
         tolerance,
-        rest.configuration(a, b, moved),
+        rest.configuration(a, b, moved, tolerance),
         times_of.by_time(a, b, changes),
         shifted,
         arrows,

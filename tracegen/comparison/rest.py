@@ -13,9 +13,12 @@ from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
 from tracegen.found import Row, Series
 from tracegen.layout import PIPELINE, layout
+from tracegen.shape import Slice
 from tracegen.timeline import Timeline
 
-# Differences of these among one row's slices or one counter's samples are counted, not listed.
+COSTS = "costs."
+# The facts of a measurement, which no second one repeats; what it measured is compared as times.
+MEASURED = "executed"
 _SIZES = ("schedule", "p", "m", "v", "stages")
 # What a trace states that is no figure of its tiles.
 _NO_FIGURES = (*_SIZES, "schema_version")
@@ -26,17 +29,24 @@ def own(line: Timeline) -> bool:
     return line.found is None or line.found.own
 
 
-def configuration(golden: Timeline, new: Timeline, moved: bool) -> list[Change]:
+def configuration(
+    golden: Timeline, new: Timeline, moved: bool, tolerance: Tolerance
+) -> list[Change]:
     """What they were made of, as far as both say it.
 
     Args:
         golden: the one that is right.
         new: the other.
         moved: whether actions moved between ranks, which says where stages are.
+        tolerance: costs may be as far apart as durations; in order alone they are not compared.
     """
     both = own(golden) and own(new)
     a, b = _made_of(golden, both), _made_of(new, both)
-    changes = list(changed(a, b))
+    changes = [
+        change
+        for change in changed(a, b)
+        if not (change.where.startswith(COSTS) and _near(change.golden, change.new, tolerance))
+    ]
     place_a, place_b = golden.program.placement, new.program.placement
     if place_a.ranks != place_b.ranks and not (moved or changes):
         for stage, (x, y) in enumerate(zip(place_a.ranks, place_b.ranks, strict=False)):
@@ -53,7 +63,18 @@ def _made_of(line: Timeline, both_own: bool) -> dict[str, Any]:
     if both_own:
         said = {"schedule": program.name, **said, "placement": program.placement.name}
         said |= {"costs": line.costs.in_force(), **line.config}
+        said.pop(MEASURED, None)
     return said
+
+
+def _near(golden: Any, new: Any, tolerance: Tolerance) -> bool:
+    """Whether two costs are as near as durations must be."""
+    if tolerance.ordered_only:
+        return True
+    if isinstance(golden, list) and isinstance(new, list) and len(golden) == len(new):
+        return all(_near(a, b, tolerance) for a, b in zip(golden, new, strict=True))
+    both = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (golden, new))
+    return both and abs(new - golden) <= tolerance.share * abs(golden)
 
 
 def arrows(golden: Timeline, new: Timeline, matching: Matching) -> tuple[list[Change], int]:
@@ -218,16 +239,19 @@ def _other_rows(line: Timeline) -> dict[str, Row]:
     if line.found is not None:
         return {row.name: row for row in line.found.rows}
     p = line.program.num_ranks
-    beside = [(PIPELINE, drawn.rank_name(r, p), layout_more.held(line, r)) for r in range(p)]
-    others = [row for row in layout(line).rows if row.process != PIPELINE]
-    beside += [(row.process, row.name, row.slices()) for row in others]
-    found = {}
-    for process, thread, slices in beside:
-        if all_ := list(slices):
-            name = f"{process} / {thread}"
-            start, end = array("q", [s[0] for s in all_]), array("q", [s[1] for s in all_])
-            found[name] = Row(name, start, end, [s[2] for s in all_])
-    return found
+    beside = {
+        f"{PIPELINE} / {drawn.rank_name(rank, p)}": list(layout_more.held(line, rank))
+        for rank in range(p)
+    }
+    for row in layout(line).rows:
+        if row.process != PIPELINE:
+            beside[f"{row.process} / {row.name}"] = list(row.slices())
+    return {name: _as_row(name, slices) for name, slices in beside.items() if slices}
+
+
+def _as_row(name: str, slices: list[Slice]) -> Row:
+    start, end = array("q", [s[0] for s in slices]), array("q", [s[1] for s in slices])
+    return Row(name, start, end, [s[2] for s in slices])
 
 
 def _row(a: Row, b: Row, tolerance: Tolerance, makespan_ns: int) -> Change | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from tracegen.readers.events import FlowEnd, Flows, Gather, Key, Thread, label
+from tracegen.readers.events import Gather, label
+from tracegen.readers.threads import FlowEnd, Flows, Key, Thread
 
 NOTHING = -1
 

@@ -13,7 +13,8 @@ from operator import le, lt
 from tracegen.errors import FileError
 from tracegen.found import Row
 from tracegen.ir import MAX_STAGES
-from tracegen.readers.events import Gather, Id, Thread, label
+from tracegen.readers.events import Gather, label
+from tracegen.readers.threads import Id, Thread
 
 PIPELINE = "pipeline"
 NO_SLICE = -1
