@@ -15,7 +15,7 @@ from tracegen.engine import replay
 from tracegen.errors import ExecuteError
 from tracegen.execute.op_costs import OpCosts
 from tracegen.execute.outcome import NO_WAIT, Outcome, StepTimes
-from tracegen.ir import Program, Stream
+from tracegen.ir import NO_MATE, Program, Stream
 from tracegen.memory import peaks
 from tracegen.timeline import Timeline
 
@@ -82,7 +82,7 @@ def measured(program: Program, outcome: Outcome) -> Measurement:
         times.uncertainty_ns + offset.uncertainty_ns
         for times, offset in zip(outcome.steps[chosen], outcome.offsets, strict=True)
     )
-    broken = broken_waits(line, 2 * uncertainty)
+    broken = broken_waits(line, 2 * uncertainty, pairs_wait_inside="recorded" in outcome.about)
     predicted = replay(program, costs.for_program(program))
     facts = _facts(line, predicted, spread, outcome, uncertainty, broken)
     line = replace(line, config={**line.config, "executed": facts}, beside=predicted)
@@ -109,22 +109,28 @@ def check_order(program: Program, rank: int, times: StepTimes) -> None:
     )
 
 
-def broken_waits(line: Timeline, uncertainty_ns: int) -> list[str]:
+def broken_waits(line: Timeline, uncertainty_ns: int, pairs_wait_inside: bool = False) -> list[str]:
     """Steps that started before what replay's rules let them wait for had ended.
 
     Args:
         line: measured.
         uncertainty_ns: how much earlier may be the clocks' fault.
+        pairs_wait_inside: whether a pair waits for its backward's input only after its forward,
+            as torch's runtime does; what is checked is then the pair's end.
     """
     program, needs = line.program, waits(line.program)
     found = []
-    for step in range(len(program)):
-        for wait in needs.of(step):
-            early = line.end_ns[wait] - line.start_ns[step]
-            if early > uncertainty_ns:
-                found.append(
-                    f"{_text(program, step)} starts {early} ns before {_text(program, wait)} ends"
-                )
+    for rank, stream in enumerate(program.ranks):
+        for step, mate in enumerate(stream.mates, program.offsets[rank]):
+            inside = pairs_wait_inside and mate != NO_MATE
+            for wait in needs.of(step):
+                late = line.end_ns if inside and wait == needs.backward[step] else line.start_ns
+                early = line.end_ns[wait] - late[step]
+                if early > uncertainty_ns:
+                    found.append(
+                        f"{_text(program, step)} starts {early} ns before "
+                        f"{_text(program, wait)} ends"
+                    )
     return found
 
 

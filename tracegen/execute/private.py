@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracegen.errors import ExecuteError
+from tracegen.ir import Action, parse
 
 # Versions of torch with which the tests have passed. Others are tried, and refused by
 # name if what is used here is not there.
@@ -53,17 +54,22 @@ def backward_weight(parameters: Iterator[nn.Parameter], rest: list[dict[str, Any
     stage_backward_weight(parameters, rest)
 
 
-def is_runtime(schedule: object) -> bool:
-    """Whether a torch schedule runs a list of actions, as all but GPipe and 1F1B do."""
-    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-
-    return isinstance(schedule, _PipelineScheduleRuntime)
-
-
 def stages_of(schedule: Any) -> Sequence[Any]:
     """The rank's stages of a torch schedule."""
     return [schedule._stage] if hasattr(schedule, "_stage") else list(schedule._stages)
 
 
-def microbatches_of(schedule: Any) -> int:
-    return int(schedule._n_microbatches)
+def pairs_of(schedule: Any) -> set[tuple[int, int]]:
+    """The codes of the (forward, backward) that the rank runs as overlapped pairs."""
+    orders = getattr(schedule, "pipeline_order_with_comms", None) or {}
+    return {
+        (_code(action.sub_actions[0]), _code(action.sub_actions[1]))
+        for action in orders.get(getattr(schedule, "rank", -1), ())
+        if action is not None and action.sub_actions
+    }
+
+
+def _code(action: Any) -> int:
+    found = parse(str(action))
+    assert isinstance(found, Action)
+    return found.code

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
 from tracegen.errors import ExecuteError
-from tracegen.execute.clock import Cpu, Cuda, Device, offset
+from tracegen.execute.axis import offsets
+from tracegen.execute.clock import Cpu, Cuda, Device
 from tracegen.execute.experts import Shard
 from tracegen.execute.outcome import Offset
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,44 +126,8 @@ class Session:
         dist.barrier(group=self.control)
 
     def offsets(self) -> list[Offset] | None:
-        """On world rank 0, every process's clock against ours; no offset on one host."""
-        hosts: list[Any] = [None] * self.world.size
-        dist.all_gather_object(hosts, host(), group=self.control)
-        found = []
-        for other in range(self.world.size):
-            if hosts[other] == hosts[0]:
-                found.append(Offset())
-            elif measured := self.offset_to(other):
-                found.append(measured)
-            else:
-                found.append(Offset())
-        return found if self.world.rank == 0 else None
-
-    def offset_to(self, other: int, tries: int = 50) -> Offset | None:
-        """On world rank 0 the offset to another's clock, which answers; None elsewhere."""
-        clock = torch.zeros(1, dtype=torch.int64)
-        if self.world.rank == 0:
-
-            def exchange() -> int:
-                dist.send(clock, other, group=self.control)
-                dist.recv(clock, other, group=self.control)
-                return int(clock.item())
-
-            return offset(exchange, tries)
-        if self.world.rank == other:
-            for _ in range(tries):
-                dist.recv(clock, 0, group=self.control)
-                clock.fill_(time.monotonic_ns())
-                dist.send(clock, 0, group=self.control)
-        return None
-
-
-def host() -> str:
-    """What tells one host, and its clock, from another."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return os.uname().nodename
+        """On world rank 0, every process's clock against ours; None elsewhere."""
+        return offsets(self.control, torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True)
