@@ -73,10 +73,22 @@ def execute_options(command: Command) -> Command:
     return command
 
 
+def model_options(command: Command) -> Command:
+    """The model, the device and the measuring alone."""
+    for option in reversed(MODEL):
+        command = option(command)
+    return command
+
+
+def take(options: dict[str, Any]) -> dict[str, Any]:
+    """What is said of an execution, out of all options."""
+    return {name: options.pop(name) for name in NAMES if name in options}
+
+
 def wanted(options: dict[str, Any]) -> bool:
     """Whether `--execute` was given. Takes its options out of the others."""
     asked = options.pop("execute")
-    given = {name: options.pop(name) for name in NAMES}
+    given = take(options)
     options["_execute"] = given
     if not asked:
         for name, value in given.items():
@@ -87,8 +99,19 @@ def wanted(options: dict[str, Any]) -> bool:
 
 
 def options_of(given: dict[str, Any]) -> Options:
-    """The execution that the options ask for."""
+    """The execution that the options ask for.
+
+    Raises:
+        ToolMissing: if torch is not installed.
+        ExecuteError: if they contradict each other.
+    """
+    from importlib.util import find_spec
+
+    from tracegen.errors import ToolMissing
     from tracegen.execute.options import Options
+
+    if find_spec("torch") is None:
+        raise ToolMissing("executing needs torch: pip install 'tracegen-pp[execute]'")
 
     said = {name: value for name, value in given.items() if value is not None}
     if "model_seed" in said:
@@ -132,15 +155,10 @@ def execute(
 
 
 def _measured(program: Program, options: Options, quiet: bool) -> Measurement | None:
-    from importlib.util import find_spec
-
-    from tracegen.errors import ToolMissing
     from tracegen.execute import launch
     from tracegen.execute.measure import measured
     from tracegen.passes.communication import add_communication
 
-    if find_spec("torch") is None:
-        raise ToolMissing("--execute needs torch: pip install 'tracegen-pp[execute]'")
     lowered = program if program.has_communication else add_communication(program)
     task = launch.Task("share" if options.share_gpu else "run", lowered, options)
     if launch.under_torchrun():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -83,6 +83,12 @@ class OpCosts:
             gap,
         )
 
+    @classmethod
+    def merged(cls, several: Sequence[OpCosts]) -> OpCosts:
+        """Every op that any of them has; what several have is that of the first."""
+        ns = {op: of_op for costs in reversed(several) for op, of_op in costs.ns.items()}
+        return replace(several[0], ns=ns)
+
     def of(self, kind: int, stage: int) -> int | None:
         """The ns of an op of a stage; of one that was not measured, what the others say of it."""
         known = self.ns.get((kind, stage))
@@ -103,10 +109,15 @@ class OpCosts:
                 return pair * 2 // 3 if f is None else max(0, pair - f)
         return None
 
-    def for_program(self, program: Program) -> Costs:
-        """Costs that give each action of the program its op's median, and `between` beside it."""
+    def for_program(self, program: Program, singles: bool = True) -> Costs:
+        """Costs that give each action of the program its op's median, and `between` beside it.
+
+        Args:
+            program: whose stages they are for.
+            singles: whether microbatches that do another op than most have costs of their own.
+        """
         table: dict[str | int, dict[str, Any]] = {
-            stage: self._of_stage(program, stage) for stage in range(program.num_stages)
+            stage: self._of_stage(program, stage, singles) for stage in range(program.num_stages)
         }
         return Costs(
             stage=table,
@@ -116,7 +127,7 @@ class OpCosts:
             else None,
         )
 
-    def _of_stage(self, program: Program, stage: int) -> dict[str, Any]:
+    def _of_stage(self, program: Program, stage: int, singles: bool) -> dict[str, Any]:
         """A stage's own costs, and those of the microbatches that do another op than most."""
         actions = list(_of_stage(program, stage))
         full = [c >> MICROBATCH_SHIFT for c, _ in actions if c & KIND_MASK == FULL]
@@ -140,7 +151,7 @@ class OpCosts:
         for microbatch, pair in pairs.items():
             of = entry if pair == usual[0][0] else single[microbatch]
             self._put(of, "fb_us", pair, stage)
-        if any(single.values()):
+        if singles and any(single.values()):
             entry["microbatch"] = {str(mb): own for mb, own in sorted(single.items()) if own}
         return entry
 

@@ -73,7 +73,7 @@ def _share(task: Task, world: World, progress: Progress) -> Outcome:
 
 
 def _calibrate(task: Task, world: World, progress: Progress) -> Any:
-    from tracegen.execute.calibrate import measure_stages
+    from tracegen.execute.alone import measure_stages
 
     return measure_stages(task.program, task.options, progress)
 
