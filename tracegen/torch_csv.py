@@ -20,6 +20,7 @@ from tracegen.ir import (
     MICROBATCH_SHIFT,
     STAGE_MASK,
     STAGE_SHIFT,
+    Exchange,
     Placement,
     Program,
     Step,
@@ -38,7 +39,7 @@ def write(program: Program) -> str:
 
     Raises:
         ScheduleError: if several chains run through one model, which torch's form cannot say,
-            or there is no backward, which its runtime refuses.
+            there is no backward, which its runtime refuses, or a send and a receive are one.
     """
     if len(program.placement.chains) > 1:
         raise ScheduleError(
@@ -51,6 +52,13 @@ def write(program: Program) -> str:
             f"{program.name} has no backward: torch's runtime refuses such a file; export the "
             "training schedule, whose eval() leaves the backward out"
         )
+    for rank, stream in enumerate(program.ranks):
+        for at, step in enumerate(stream):
+            if isinstance(step, Exchange):
+                raise ScheduleError(
+                    f"{program.name}: rank {rank}, action {at}: {step} is a send and a receive as "
+                    "one action, which torch has not; export it with the order torch or naive"
+                )
     return "".join(",".join(map(str, stream)) + "\n" for stream in program.ranks)
 
 

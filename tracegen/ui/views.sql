@@ -28,7 +28,8 @@ LEFT JOIN process ON process.upid = COALESCE(thread.upid, process_track.upid)
 LEFT JOIN track AS parent ON parent.id = t.parent_id
 GROUP BY t.id;
 
--- Every tile: one action of one rank. JSON's arguments are args.*, native protobuf's debug.*.
+-- Every tile: one action of one rank. What else holds a rank (a SEND that blocks, a sum of gradients)
+-- is none, and not busy time. JSON's arguments are args.*, native protobuf's debug.*.
 CREATE OR REPLACE PERFETTO VIEW tracegen_tile AS
 SELECT
   s.id,
@@ -49,7 +50,8 @@ SELECT
   s.track_id
 FROM slice AS s
 JOIN tracegen_track AS t USING (track_id)
-WHERE t.group_name = 'pipeline' AND t.track_name GLOB 'rank [0-9]*' AND s.depth = 0;
+WHERE t.group_name = 'pipeline' AND t.track_name GLOB 'rank [0-9]*' AND s.depth = 0
+  AND COALESCE(s.category, '') NOT IN ('message', 'gradients', 'stuck');
 
 -- Every wait of a rank before a tile, longest first, with what the tile waited for.
 CREATE OR REPLACE PERFETTO VIEW tracegen_wait AS
