@@ -17,6 +17,7 @@ from tracegen.errors import TracegenError
 # name -> what it does, in a line; the module has the name, with _ where that is a word of Python's
 COMMANDS = {
     "run": "Compile a schedule, replay it, write its trace and print the figures.",
+    "calibrate": "Measure the costs of a model's stages, for replays to come.",
     "list": "List the schedules: what each is, its constraints, its paper.",
     "show": "Draw the tiling of a schedule or a trace in the terminal.",
     "check": "Is a schedule, CSV or trace complete, in order and free of deadlock?",
