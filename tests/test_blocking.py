@@ -414,6 +414,65 @@ def test_a_cycle_of_compute_leaves_one_too(tmp_path: Path) -> None:
     assert names == ["F0", "stuck", "stuck"]
 
 
+def test_a_trace_that_hangs_can_be_made_again(tmp_path: Path) -> None:
+    file, first, again = tmp_path / "mine.csv", tmp_path / "a.json", tmp_path / "b.json"
+    file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    naive = "-s 1f1b -p 2 -m 2 --p2p blocking --p2p-order naive --bubble-row"
+    for args in (naive.split(), ["-s", str(file), "--p2p", "blocking"]):
+        assert run(*args, "-o", str(first)).exit_code == 2
+        assert run("--like", str(first), "-o", str(again)).exit_code == 2
+        assert first.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zbv", "dualpipe", "interleaved-1f1b"])
+def test_who_held_a_step_is_named(name: str) -> None:
+    """Through messages: the path from one to the next is the critical one, and ends at 0."""
+    line = replay(compiled(name, 4, 8), HALF, p2p="blocking")
+    texts = {str(half) for stream in line.program.ranks for step in stream for half in halves(step)}
+    for rank in range(4):
+        for step in range(line.program.offsets[rank], line.program.offsets[rank + 1]):
+            for text in metrics.waited_for(line, rank, step).strip("()").split(";"):
+                assert text.removesuffix(")OVERLAP_F_B") in texts | {""}
+    assert line.start_ns[metrics.critical_path(line)[0]] == 0
+
+
+def halves(step: Any) -> list[Any]:
+    return [getattr(step, "forward", step), getattr(step, "backward", step)]
+
+
+# p = 4, m = 8, F = 1, B = 2, 0.5 between ranks, in us: async, torch, fused, naive; None hangs.
+EVERY: dict[str, tuple[float | None, ...]] = {
+    "gpipe": (36, 50, 50, 50),
+    "1f1b": (41, 61.5, 42.5, None),
+    "eager-1f1b": (36, 54, 89, None),
+    "interleaved-1f1b": (64, 131, None, None),
+    "looped-bfs": (60, 125, None, None),
+    "zb-h1": (33, 50.5, 47, None),
+    "zb-h2": (28.5, 48.5, None, None),
+    "interleaved-zb": (59, 114.5, None, None),
+    "zbv": (57.5, 101, None, None),
+    "v-half": (62, 112, None, None),
+    "v-min": (79, 127, None, None),
+    "chimera": (35.5, 55, 37, None),
+    "hanayo": (79, 113.5, 80.5, None),
+    "dualpipe": (30.5, 54.5, None, None),
+    "dualpipev": (64, 109.5, None, None),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_which_schedules_finish_on_which_transport(name: str) -> None:
+    program = compiled(name, 4, 8)
+    found: list[float | None] = [replay(program, HALF).makespan_ns / 1000]
+    for order in ORDERS:
+        try:
+            found.append(replay(program, HALF, p2p="blocking", p2p_order=order).makespan_ns / 1000)
+        except DeadlockError:
+            found.append(None)
+    asynchronous, torch, naive, fused = found
+    assert (asynchronous, torch, fused, naive) == EVERY[name]
+
+
 def test_check_says_whether_it_finishes_on_such_a_transport() -> None:
     check = ["check", "1f1b", "-p", "4", "-m", "8", "--p2p", "blocking"]
     assert CliRunner().invoke(main, check).exit_code == 0

@@ -96,6 +96,7 @@ def phase(at: int, bounds: tuple[int, int]) -> str:
 def waited_for(line: Timeline, rank: int, step: int) -> str:
     """The action whose result a step of the rank waited for last, in text form.
 
+    Where messages block, the one that held it, whose result may have gone to another.
     "" for a step that did not wait for another.
     """
     program, blocker = line.program, line.blocker[step]
@@ -107,7 +108,7 @@ def waited_for(line: Timeline, rank: int, step: int) -> str:
     if blocker == waits(program).forward[step]:
         stage = previous[code >> STAGE_SHIFT & STAGE_MASK]
         return f"{stage}F{code >> MICROBATCH_SHIFT}"
-    if blocker != waits(program).backward[step]:  # the optimizer of a rank that was later
+    if blocker != waits(program).backward[step]:  # through messages, a sum or a barrier
         other = program.rank_of_step(blocker)
         return str(program.ranks[other][blocker - program.offsets[other]])
     half = code if mate == NO_MATE else mate

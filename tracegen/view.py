@@ -25,6 +25,7 @@ from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
 from tracegen.kernels import COMMUNICATION
+from tracegen.memory import peak_bytes
 from tracegen.moe import Kernel
 from tracegen.timeline import Timeline
 
@@ -270,6 +271,13 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     if line.overlap_ratio is not None:
         yield Text(f"overlap          {line.overlap_ratio:.2%} of communication beside computation")
     yield Text(f"peaks are in {unit}")
+    if (held := peak_bytes(line.program, line.costs)) is not None:
+        most = {at: max(held[at]) for at in held}
+        yield Text(
+            "memory           at most "
+            + ", ".join(f"{most[at]:.6g} bytes {at.replace('_', ' ')}" for at in most)
+            + f" (rank {held['freed_at_weight'].index(most['freed_at_weight'])})"
+        )
 
 
 def heading(line: Timeline) -> Text:

@@ -70,6 +70,7 @@ def replayed(
     """
     from tracegen.engine import replay, until_it_hangs
     from tracegen.errors import DeadlockError
+    from tracegen.mode import Mode
 
     mode = mode_of(options, like.mode if like else None)
     looks = _looks(options, like)
@@ -77,8 +78,10 @@ def replayed(
         line = replay(program, costs, **mode.given())
     except DeadlockError as error:
         if output is not None:
-            hung = error.line or until_it_hangs(error.program, costs, mode)
-            _write(replace(hung, config=hung.config | looks), output)
+            # A cycle of compute is one in every mode, and no order of messages can be found for it.
+            hung = error.line or until_it_hangs(error.program, costs, Mode())
+            asked = {"replay": mode.given()} if mode.given() else {}
+            _write(replace(hung, config=hung.config | asked | looks), output)
         raise
     if options["save_order"]:
         _save_order(line, options["save_order"])
