@@ -284,11 +284,16 @@ def test_any_order_that_the_waits_allow_is_sound(program: Program) -> None:
     assert validate(program) is program
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=400)
 @given(programs(max_ranks=4, max_microbatches=3, sound=False))
 def test_any_order_gets_the_oracles_verdict(program: Program) -> None:
     found = as_case(program)
     judged(found, [list(row) for row in found.rows])
+
+
+def test_a_cycle_through_the_very_first_step() -> None:
+    case = Case([["1F0", "1B0"], ["2F0", "2B0", "0F0", "0B0"]], (1, 0, 1), ((0, 1, 2),), 1)
+    assert judged(case, [list(row) for row in case.rows]) == "deadlock"
 
 
 @SETTINGS
