@@ -10,6 +10,7 @@ from tracegen.errors import ScheduleError
 from tracegen.ir import Program
 from tracegen.passes.communication import add_communication
 from tracegen.passes.forward_only import keep_forward
+from tracegen.passes.messages import check_links, check_messages, has_messages
 from tracegen.passes.validate import validate
 
 
@@ -35,7 +36,7 @@ def compile(
 
     Raises:
         ScheduleError: if the schedule is unknown or not defined for this size.
-        ProgramError: if the program is incomplete or out of order.
+        ProgramError: if the program is incomplete or out of order, or a CSV's messages are.
         DeadlockError: if it cannot finish.
         FileError: if the file cannot be read.
     """
@@ -48,6 +49,8 @@ def compile(
         recipe = program.recipe and {**program.recipe, "forward_only": True}
         program = replace(keep_forward(program), recipe=recipe)
     validate(program)
+    if has_messages(program):
+        check_links(check_messages(program))
     return add_communication(program) if communication else program
 
 

@@ -142,6 +142,37 @@ def check_messages(program: Program) -> Program:
     return program
 
 
+def check_links(program: Program) -> Program:
+    """Return the program if every link's messages are sent and received in one order.
+
+    PyTorch's messages carry no name: the n-th RECV of a link gets what its n-th SEND
+    sends, whatever that is.
+
+    Raises:
+        ProgramError: naming the first RECV of each link that would get another's.
+    """
+    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    received: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank, stream in enumerate(program.ranks):
+        for at, code in stream.halves():
+            if _is_send(code):
+                sent.setdefault((rank, neighbour(program, code)), []).append((at, code))
+            elif is_message(code):
+                received.setdefault((neighbour(program, code), rank), []).append((at, code))
+    problems = []
+    for (a, b), sends in sent.items():
+        for (at, code), (there, wanted) in zip(sends, received.get((a, b), ()), strict=False):
+            if other_end(program, code) != wanted:
+                problems.append(
+                    f"rank {b}, action {there}: {decode(wanted)} gets what rank {a}, action {at}: "
+                    f"{decode(code)} sends; a link's messages arrive in the order they are sent"
+                )
+                break
+    if problems:
+        raise ProgramError(program.name, problems)
+    return program
+
+
 def _of_rank(program: Program, rank: int, stream: Stream) -> Iterator[str]:
     placed: dict[int, int] = {}
     for at, code in stream.halves():
