@@ -365,3 +365,50 @@ def test_parse_gives_back_what_torch_prints() -> None:
         assert str(parse(text)) == text == str(torch_schedules._Action.from_str(text))
     pair = "(3F5;0B2)OVERLAP_F_B"
     assert str(parse(pair)) == pair == str(torch_schedules._Action.from_str(pair))
+
+
+# A file's own SEND and RECV
+
+COMMS = (
+    "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n"
+)
+
+
+def test_messages_that_are_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(COMMS)
+    assert tracegen.compile(path, communication=False).has_communication
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1RECV_F1,", "", "rank 1, action 4: 1F1 has no 1RECV_F1, which is missing"),
+        ("0SEND_F1,", "", "rank 0, action 2: 0F1 has no 0SEND_F1, which is missing"),
+        (
+            "0F0,0SEND_F0",
+            "0SEND_F0,0F0",
+            "rank 0, action 1: 0F0 comes after its 0SEND_F0, which is action 0",
+        ),
+        ("1F0,", "1F0,1SEND_F0,", "rank 1, action 2: 1SEND_F0 moves nothing between two ranks"),
+        (
+            "1RECV_F0,",
+            "1RECV_F0,1RECV_F0,",
+            "rank 1, action 1: 1RECV_F0 is there already, as action 0",
+        ),
+        (
+            "0RECV_B0,0B0,0RECV_B1",
+            "0RECV_B1,0RECV_B0,0B0",
+            "rank 0, action 4: 0RECV_B1 gets what rank 1, action 4: 1SEND_B0 sends; "
+            "a link's messages arrive in the order they are sent",
+        ),
+    ],
+)
+def test_messages_that_are_not(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert COMMS.count(old) == 1
+    path = tmp_path / "x.csv"
+    path.write_text(COMMS.replace(old, new))
+    with pytest.raises(ProgramError) as error:
+        tracegen.compile(path)
+    assert error.value.problems == [message]

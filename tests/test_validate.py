@@ -389,7 +389,7 @@ def test_forward_only_programs_need_no_backward() -> None:
     assert said(built(LINE, [["0F0", "0F1"], ["1F0"]])) == ["rank 1: 1F1 is missing"]
 
 
-def test_communication_is_not_looked_at() -> None:
+def test_the_validator_does_not_look_at_communication() -> None:
     rows = [["0F0", "0F1", "0SEND_F0", "0B0", "0B1"], list(LINE.rows[1])]
     assert said(built(LINE, rows)) == []
 
