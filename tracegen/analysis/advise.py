@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tracegen.analysis.compare import same
@@ -65,49 +65,74 @@ def needs(row: Figures, at: str) -> float:
     return held
 
 
-def advise(
-    found: Sequence[Figures | Impossible], limit: float, at: str, unit: float, once: bool
-) -> Advice | None:
-    """The advice from the figures of every candidate; None if there are none.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for.
 
-    Of several numbers of microbatches the least is taken at which the bubble costs
-    the fastest that fits no more than it costs 1F1B by the rule of thumb, (p-1)/4p;
-    if at none, the one at which it costs least.
-
-    Args:
-        found: the candidates at each m.
+    Attributes:
         limit: that no rank may hold more than.
         at: the convention, as for `needs`.
         unit: one more of what would be of interest.
         once: leave out schedules that hold the weights more than once: memory does not say so.
     """
+
+    limit: float
+    at: str = "freed_at_weight"
+    unit: float = 1.0
+    once: bool = True
+
+
+def choose(
+    microbatches: Sequence[int],
+    measure: Callable[[int], Sequence[Figures | Impossible]],
+    wanted: Wanted,
+) -> Advice | None:
+    """The advice with a number of microbatches that is enough; None if nothing is possible.
+
+    Of several numbers the first is taken with which the bubble costs the fastest that
+    fits no more than it costs 1F1B by the rule of thumb, (p-1)/4p; if none is, the one
+    with which it costs least.
+
+    Args:
+        microbatches: the numbers, rising.
+        measure: of all candidates at a number.
+        wanted: what is asked for.
+    """
+    best: Advice | None = None
+    for m in microbatches:
+        advice = advise(measure(m), wanted)
+        if advice is None:
+            continue
+        if advice.fits and advice.fits[0].bubble_overhead <= thumb(advice.fits[0].p) + 1e-9:
+            return advice
+        if best is None or _overhead(advice) < _overhead(best):
+            best = advice
+    return best
+
+
+def _overhead(advice: Advice) -> float:
+    return advice.fits[0].bubble_overhead if advice.fits else float("inf")
+
+
+def advise(found: Sequence[Figures | Impossible], wanted: Wanted) -> Advice | None:
+    """The advice from the figures of every candidate at one size; None if there are none."""
     every = [row for row in found if isinstance(row, Figures)]
     if not every:
         return None
     weights = min(row.weights for row in every)
-    rows = [row for row in every if not once or same(row.weights, weights)]
-    advice = _of_candidates(rows, limit, at, unit)
+    rows = [row for row in every if not wanted.once or same(row.weights, weights)]
+    advice = _of_candidates(rows, wanted.limit, wanted.at, wanted.unit)
     others = [
         row
         for row in every
-        if row.m == advice.m and not same(row.weights, weights) and _within(needs(row, at), limit)
+        if not same(row.weights, weights) and _within(needs(row, wanted.at), wanted.limit)
     ]
     best = min(others, key=lambda row: (row.makespan_us, row.weights), default=None)
-    if not once or best is None:
+    if not wanted.once or best is None:
         return advice
     if advice.fits and best.makespan_us >= advice.fits[0].makespan_us:
         return advice
     return replace(advice, replicas=best)
-
-
-def _of_candidates(rows: Sequence[Figures], limit: float, at: str, unit: float) -> Advice:
-    by_m = {m: _at(m, rows, limit, at, unit) for m in sorted({row.m for row in rows})}
-    some = [advice for advice in by_m.values() if advice.fits]
-    if not some:
-        return by_m[min(by_m)]
-    p = rows[0].p
-    enough = (advice for advice in some if advice.fits[0].bubble_overhead <= thumb(p) + 1e-9)
-    return next(enough, None) or min(some, key=lambda advice: advice.fits[0].bubble_overhead)
 
 
 def thumb(p: int) -> float:
@@ -115,9 +140,9 @@ def thumb(p: int) -> float:
     return (p - 1) / (THUMB * p)
 
 
-def _at(m: int, every: Sequence[Figures], limit: float, at: str, unit: float) -> Advice:
+def _of_candidates(every: Sequence[Figures], limit: float, at: str, unit: float) -> Advice:
     rows = sorted(
-        (row for row in every if row.m == m),
+        every,
         key=lambda row: (round(row.makespan_us, 6), needs(row, at), row.weights, row.transfers),
     )
     fits = [row for row in rows if _within(needs(row, at), limit)]
@@ -130,7 +155,7 @@ def _at(m: int, every: Sequence[Figures], limit: float, at: str, unit: float) ->
             steps.append(Step(needs(row, at), row, time - row.makespan_us))
     within = [step for step in steps if _within(step.limit, limit + unit)]
     return Advice(
-        m, fits, within[-1] if within and fits else None, steps, (needs(least, at), least)
+        rows[0].m, fits, within[-1] if within and fits else None, steps, (needs(least, at), least)
     )
 
 

@@ -77,7 +77,7 @@ def _name(row: Row, axes: Sequence[str], rows: Sequence[Row], without: Sequence[
     """The schedule, and what else tells this row's curve from the others."""
     shown = [str(row["schedule"])]
     for axis in axes:
-        if axis == "m" or axis in without:
+        if axis == "m" or axis in without or len({r[axis] for r in rows}) == 1:
             continue
         if axis == "v" and len({r["v"] for r in rows if r["schedule"] == row["schedule"]}) == 1:
             continue

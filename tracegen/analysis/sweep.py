@@ -14,8 +14,8 @@ from tracegen.analysis.measure import Figures, Impossible, compiled, measured, r
 from tracegen.errors import TracegenError
 from tracegen.ir import Program
 
-# Fewer points than this are done before another process has started.
-ALONE = 24
+# Fewer actions than this are done before another process has started.
+ALONE = 40_000
 # Points that one process takes at a time: some, so that the pieces end at about the same time.
 PIECE = 8
 
@@ -44,7 +44,7 @@ def sweep(
     jobs = min(jobs or cores(), -(-len(points) // PIECE) or 1)
     pieces = [(list(piece), base) for piece in _pieces(points)]
     found: list[Figures | Impossible] = []
-    if jobs == 1 or len(points) < ALONE:
+    if jobs == 1 or sum(map(_actions, points)) < ALONE:
         for piece in pieces:
             found += _measure(piece)
             done(len(found))
@@ -59,6 +59,11 @@ def sweep(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found
+
+
+def _actions(point: Point) -> int:
+    """About how many actions its program has."""
+    return 2 * point.size.p * point.size.m * (point.size.v or 2)
 
 
 def _pieces(points: Sequence[Point]) -> Iterator[Sequence[Point]]:

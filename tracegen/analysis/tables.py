@@ -69,7 +69,7 @@ def table(found: Comparison, in_bytes: bool) -> Table:
         for name in shown:
             number, mark = getattr(row, name), best[name]
             is_best = mark is not None and number is not None and same(number, mark)
-            text = value(name, number, in_bytes) + ("*" if is_best else " ")
+            text = "*" * is_best + value(name, number, in_bytes)
             cells.append(Text(text, "bold" if is_best else ""))
         drawn.add_row(*cells)
     return drawn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.choosing import base_of, choosing_options, in_bytes
+from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
 from tracegen.cli.common import console
 
 if TYPE_CHECKING:
@@ -59,44 +59,43 @@ def command(
             --seq 4096 --vocab 128000 --flops 400 --split best --recompute selective
     """
     from tracegen import memory
-    from tracegen.analysis import advise, sweep
+    from tracegen.analysis import advise, sweep, tables
     from tracegen.analysis.compare import schedules
     from tracegen.costs import Costs
+    from tracegen.errors import ScheduleError
 
     base = base_of(options, None)
     costs = Costs(activation_bytes=1) if in_bytes(base) else Costs()
     limit = memory.limit(limit_text, memory_at, costs)
     p = options["ranks"] or 4
-    once = not in_bytes(base) and not options["replicas"]
-    found = sweep.sweep(_points(schedules(names), p, options), base)
     unit = memory.UNITS["GiB"] if in_bytes(base) else 1.0
-    advice = advise.advise(found, limit.size, limit.at, unit, once)
+    wanted = advise.Wanted(
+        limit.size, limit.at, unit, once=not in_bytes(base) and not options["replicas"]
+    )
+    m, seen = options["microbatches"], list[Any]()
+
+    def measure(m: int) -> Any:
+        found = sweep.sweep(_points(schedules(names), p, m, options), base)
+        seen.extend(found)
+        return found
+
+    each = [times * p for times in advise.MICROBATCHES] if m is None else [m]
+    advice = advise.choose(each, measure, wanted)
     if advice is None:
-        raise click.UsageError(f"no schedule is defined for this: {_first_reason(found)}")
+        raise ScheduleError(next(tables.reasons(seen), "no schedule is asked for"))
     if as_json:
         click.echo(json.dumps(_report(advice, limit, p, base), allow_nan=False))
     else:
         _print(advice, limit, p, base, chosen=options["microbatches"] is None)
 
 
-def _points(names: list[str], p: int, options: dict[str, Any]) -> list[Point]:
+def _points(names: list[str], p: int, m: int, options: dict[str, Any]) -> list[Point]:
     from tracegen.analysis import advise, grid
     from tracegen.analysis.measure import Size
 
-    m, v = options["microbatches"], options["stages_per_rank"]
-    microbatches = [times * p for times in advise.MICROBATCHES] if m is None else [m]
+    v = options["stages_per_rank"]
     each = advise.STAGES_PER_RANK if v is None else (v,)
-    axes = [
-        grid.Axis("m", tuple(map(float, microbatches))),
-        grid.Axis("v", tuple(map(float, each))),
-    ]
-    return grid.points(names, axes, Size("", p, 0))
-
-
-def _first_reason(found: Any) -> str:
-    from tracegen.analysis.tables import reasons
-
-    return next(reasons(found), "none is named")
+    return grid.points(names, [grid.Axis("v", tuple(map(float, each)))], Size("", p, m))
 
 
 def _report(advice: Advice, limit: Limit, p: int, base: Base) -> dict[str, Any]:
@@ -142,14 +141,16 @@ def _print(advice: Advice, limit: Limit, p: int, base: Base, chosen: bool) -> No
         held, row = advice.least
         out.print(
             f"p={p} m={advice.m}: nothing fits {size}; the least that does is "
-            f"{_memory(held, base)}, {_named(row)}"
+            f"{_memory(held, base)}, {_named(row)}",
+            soft_wrap=True,
         )
         return
     row = advice.fits[0]
     out.print(f"p={p} m={advice.m}, at most {size} a rank: {_named(row)}")
-    out.print(_why(advice, p, chosen))
+    out.print(_why(advice, p, chosen), soft_wrap=True)
     rows = advice.fits[: RUNNERS_UP + 1]
     out.print(tables.table(Comparison(rows, []), in_bytes(base)))
+    out.print(footnote(base))
     others = len(advice.fits) - len(rows)
     if others:
         out.print(f"and {others} slower that fit")
@@ -204,7 +205,7 @@ def _print_microbatch(out: Console, base: Base) -> None:
         return
     text = f"at {at} a microbatch has {least} or more sequences, or memory sets the pace"
     short = model.microbatch_size < least
-    out.print(text + (f"; it has {model.microbatch_size}" if short else ""))
+    out.print(text + (f"; it has {model.microbatch_size}" if short else ""), soft_wrap=True)
 
 
 def _memory(size: float, base: Base) -> str:

@@ -116,3 +116,13 @@ def in_bytes(base: Base) -> bool:
     from tracegen.costs import Costs
 
     return not isinstance(base.given, Costs) or base.given.in_bytes
+
+
+def footnote(base: Base) -> str:
+    """What memory is counted in, under a table."""
+    if in_bytes(base):
+        return "peaks are activations, weights with gradients and optimizer state where known"
+    if base.per_stage:
+        return "peaks and weights are in stages of each schedule, which are not the same"
+    of = "" if base.ranks is None else f", {base.ranks} of which are the model"
+    return f"peaks (activations of a microbatch) and weights are in 1F1B stages{of}"

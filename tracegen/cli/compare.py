@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.choosing import base_of, choosing_options, in_bytes
+from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
 from tracegen.cli.common import console, say
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     if found.rows:
         out.print(f"p={size.p} m={size.m}, sorted by {by}; * the best")
         out.print(tables.table(found, in_bytes(base)))
-        out.print(_footnote(base))
+        out.print(footnote(base))
     if found.impossible:
         out.print("not possible:")
         out.print(tables.impossible(found.impossible))
@@ -118,15 +118,6 @@ def _unit(base: Base) -> str:
     if in_bytes(base):
         return "bytes"
     return "stages" if base.per_stage else "1F1B stages"
-
-
-def _footnote(base: Base) -> str:
-    if in_bytes(base):
-        return "peaks are activations, weights with gradients and optimizer state where known"
-    if base.per_stage:
-        return "peaks and weights are in stages of each schedule, which are not the same"
-    of = "" if base.ranks is None else f", {base.ranks} of which are the model"
-    return f"peaks (activations of a microbatch) and weights are in 1F1B stages{of}"
 
 
 def _sweep(
@@ -149,6 +140,7 @@ def _sweep(
     if ranks and not sized:
         raise click.UsageError("p is swept and m is not said; give -m, or sweep it too")
     points = grid.points(chosen, axes, size)
+    base.source(size.p, [(one.name, one.values[0]) for one in axes if one.name not in grid.SIZES])
     found = _measured(points, base, options["jobs"])
     rows = sweep.table(points, axes, found)
     say(f"{len(points)} points, {len(points) - len(rows)} of them not possible")
@@ -205,6 +197,6 @@ def _print(
     if rows:
         ordered = rows if by is None else sorted(rows, key=lambda row: row[KEYS[by]])
         out.print(tables.sweep_table(ordered, axes, in_bytes(base)))
-        out.print(_footnote(base))
+        out.print(footnote(base))
     for reason in tables.reasons(found):
         out.print(reason)

@@ -83,14 +83,14 @@ def _print(explained: Any, path: Any, top: int) -> None:
 
     out = console()
     for text in told.heading(explained, path):
-        out.print(text)
+        out.print(text, soft_wrap=True)
     out.print(told.path_table(path))
     out.print(Text("\nwhy ranks wait", style="bold"))
     out.print(told.idle_table(explained))
     if gaps := list(explained.gaps()):
         out.print(Text("\nthe longest gaps, and what happened meanwhile", style="bold"))
         for text in told.gap_texts(gaps, top):
-            out.print(text)
+            out.print(text, soft_wrap=True)
     gains = explained.what_if.gains()
     how = "slack" if explained.what_if.from_slack else "replays"
     out.print(Text(f"\nwhat would help, from {how}", style="bold"))

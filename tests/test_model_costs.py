@@ -1,0 +1,256 @@
+"""Costs from a transformer's sizes: the papers' arithmetic, splits, recomputation, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from command import refusal, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracegen.analysis.measure import Figures, Impossible, Size, measured
+from tracegen.analysis.model import Model
+from tracegen.analysis.split import best, even, split
+from tracegen.errors import CostError
+from tracegen.order import both_ways, loop
+
+# GPT-3's sizes, of 96 layers.
+GPT3: dict[str, Any] = {"layers": 96, "hidden": 12288, "seq": 2048, "vocab": 51200, "heads": 96}
+
+
+def model(**changes: Any) -> Model:
+    sizes: dict[str, Any] = {"layers": 8, "hidden": 256, "seq": 128, "tflops": 1.0}
+    return Model(**sizes | changes)
+
+
+def test_flops_of_a_step_are_megatrons() -> None:
+    """96 B s l h^2 (1 + s/6h + V/16lh), with full recomputation: arXiv:2104.04473, section 5.1."""
+    batch, found = 4, model(**GPT3, microbatch_size=4, recompute="full")
+    layers, head = sum(found.layer_flops()), 3 * found.head_flops()
+    h, s, v, n = found.hidden, found.seq, found.vocab, found.layers
+    whole = 96 * batch * s * n * h * h * (1 + s / (6 * h) + v / (16 * n * h))
+    assert n * layers + head == pytest.approx(whole, rel=1e-12)
+
+
+def test_flops_split_into_f_i_and_w_are_the_zero_bubble_papers() -> None:
+    """sbh(24h+4s), sbh(24h+8s), sbh(24h): arXiv:2401.10241, table 1."""
+    found = model(microbatch_size=3)
+    b, s, h = 3, found.seq, found.hidden
+    assert found.layer_flops() == (
+        s * b * h * (24 * h + 4 * s),
+        s * b * h * (24 * h + 8 * s),
+        s * b * h * 24 * h,
+    )
+
+
+def test_recomputation_is_in_i() -> None:
+    f, i, w = model().layer_flops()
+    scores = 4 * 128 * 128 * 256
+    assert model(recompute="selective").layer_flops() == (f, i + scores, w)
+    assert model(recompute="full").layer_flops() == (f, i + f, w)
+
+
+def test_activations_are_korthikantis() -> None:
+    """sbh(34 + 5as/h), 34 sbh, 2 sbh a layer: arXiv:2205.05198, equation 1 and table 2."""
+    found = model(**GPT3)
+    sbh, a, s, h = found.seq * found.hidden, 96, found.seq, found.hidden
+    assert found.layer_activations() == sbh * 34 + 5 * a * s * s == sbh * (34 + 5 * a * s // h)
+    assert model(**GPT3, recompute="selective").layer_activations() == 34 * sbh
+    assert model(**GPT3, recompute="full").layer_activations() == 2 * sbh
+    # The scores are 80 of 114 parts of GPT-3's: the paper's 70 %.
+    assert 5 * a * s / h == 80
+    assert found.kept_for_weights() == 32 * sbh
+
+
+def test_parameters_are_megatrons() -> None:
+    """12 l h^2 (1 + 13/12h + (V+s)/12lh): arXiv:2104.04473, section 5.1; the head is a copy."""
+    found = model(**GPT3)
+    layer, embedding, head = found.parameters()
+    h, n = found.hidden, found.layers
+    whole = 12 * n * h * h * (1 + 13 / (12 * h) + (51200 + 2048) / (12 * n * h))
+    assert n * layer + embedding == pytest.approx(whole, rel=1e-12)
+    assert whole == pytest.approx(174.6e9, rel=1e-3)
+    assert head == 51200 * h
+
+
+def test_costs_by_stage_with_embedding_and_head_at_the_ends() -> None:
+    found = model(vocab=1000, split="2,3,2,1", microbatch_size=2, bandwidth_GBps=10, alpha_us=5)
+    costs = found.costs(loop(4, 1))
+    f, i, w = (flops / 1e6 for flops in found.layer_flops())
+    head = found.head_flops() / 1e6
+    assert costs.f_us == pytest.approx([2 * f, 3 * f, 2 * f, f + head])
+    assert costs.i_us == pytest.approx([2 * i, 3 * i, 2 * i, i + head])
+    assert costs.w_us == pytest.approx([2 * w, 3 * w, 2 * w, w + head])
+    tokens = 2 * 128
+    kept = found.layer_activations()
+    assert costs.activation_bytes == [
+        2 * kept + tokens * 256,
+        3 * kept,
+        2 * kept,
+        kept + 4 * tokens * 256 + 4 * tokens * 1000,
+    ]
+    assert costs.boundary_bytes == 2 * tokens * 256
+    layer, embedding, last = found.parameters()
+    counts = [2 * layer + embedding, 3 * layer, 2 * layer, layer + last]
+    assert costs.memory == {
+        "weight_bytes": [2 * count for count in counts],
+        "gradient_bytes": [2 * count for count in counts],
+        "optimizer_bytes": [12 * count for count in counts],
+    }
+    assert (costs.bandwidth_GBps, costs.alpha_us) == (10, 5)
+
+
+def test_both_chains_have_the_whole_model() -> None:
+    costs = model(split="2,3,2,1").costs(both_ways(4, 2))
+    assert isinstance(costs.f_us, list)
+    assert costs.f_us[:4] == costs.f_us[4:]
+
+
+def test_what_full_recomputation_keeps_for_weights_is_a_stash() -> None:
+    found = model(recompute="full")
+    costs = found.costs(loop(2, 1))
+    assert costs.w_share == 1
+    more = found.kept_for_weights() - found.layer_activations()
+    assert costs.memory["w_stash_bytes"] == [4 * more] * 2
+    some = model().costs(loop(2, 1))
+    assert some.w_share == model().kept_for_weights() / model().layer_activations()
+    assert "w_stash_bytes" not in some.memory
+
+
+def test_a_dtype_is_its_bytes() -> None:
+    assert model(dtype="fp32").layer_activations() == 66 * 128 * 256 + 9 * 2 * 128 * 128
+    assert model(dtype="fp8").costs(loop(2, 1)).boundary_bytes == 128 * 256
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 0.5, 1.0, 2.6]),
+    st.sampled_from([0.0, 0.7, 3.0, 20.0]),
+)
+def test_the_best_split_is_the_best_of_all(
+    layers: int, stages: int, first: float, last: float
+) -> None:
+    if stages > layers:
+        return
+
+    def times(counts: tuple[int, ...]) -> list[float]:
+        found = [float(count) for count in counts]
+        found[0] += first
+        found[-1] += last
+        return found
+
+    every = [
+        counts
+        for counts in itertools.product(range(layers + 1), repeat=stages)
+        if sum(counts) == layers and all(counts[1:-1])
+    ]
+    slowest = min(max(times(counts)) for counts in every)
+    found = best(layers, stages, 1.0, first, last)
+    assert found in every
+    assert max(times(found)) == slowest
+    squares = [sum(t * t for t in times(c)) for c in every if max(times(c)) == slowest]
+    assert sum(t * t for t in times(found)) == pytest.approx(min(squares))
+
+
+def test_even_splits() -> None:
+    assert even(8, 4) == (2, 2, 2, 2)
+    assert even(9, 4) == (2, 3, 2, 2)
+    assert even(11, 4) == (3, 3, 3, 2)
+    assert even(3, 2) == (2, 1)
+    assert even(5, 1) == (5,)
+
+
+def test_llamas_best_split_gives_the_last_stage_less() -> None:
+    found = Model(32, 4096, 4096, 400, vocab=128256, split="best")
+    assert found.stages(4) == (8, 9, 9, 6)
+    plain = Model(32, 4096, 4096, 400, vocab=128256)
+
+    def makespan(one: Model) -> float:
+        row = measured(Size("1f1b", 4, 16), one)
+        assert isinstance(row, Figures)
+        return row.makespan_us
+
+    assert makespan(found) < makespan(plain)
+
+
+def test_the_least_microbatch() -> None:
+    """A product of n tokens with h x h: 2nh^2 FLOPs over D(2nh + h^2) bytes."""
+    found = Model(8, 4096, 128, 400, memory_GBps=2000)
+    least = found.least_microbatch()
+    assert least is not None
+
+    def intensity(sequences: int) -> float:
+        n = sequences * 128
+        return 2 * n * 4096**2 / (2 * (2 * n * 4096 + 4096**2))
+
+    assert intensity(least) >= 200 > intensity(least - 1)
+    assert Model(8, 64, 128, 400, memory_GBps=2000).least_microbatch() is None
+
+
+REFUSED = [
+    ({"layers": 0}, "model: layers = 0; use 1 or more"),
+    ({"tflops": 0.0}, "model: tflops = 0.0; use more than 0"),
+    ({"dtype": "int3"}, "model: dtype = 'int3'; use fp32, bf16, fp16, fp8"),
+    ({"recompute": "some"}, "model: recompute = 'some'; use none, selective, full"),
+    ({"vocab": -1}, "model: vocab is 0 or more, heads 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_sizes_that_are_none(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CostError, match="^" + re.escape(message) + "$"):
+        model(**changes)
+
+
+SPLITS = [
+    ("some", "split 'some': use even, best, or layers by stage, as 8,9,9,6"),
+    ("4,5", "split 4,5 is of 9 layers; the model has 8"),
+    ("9,-1", "split 9,-1: a stage has 0 layers or more"),
+    ("2,2,2,2", "split 2,2,2,2 is for 4 stages; here are 2"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), SPLITS)
+def test_splits_that_are_none(how: str, message: str) -> None:
+    with pytest.raises(CostError, match="^" + re.escape(message) + "$"):
+        split(how, 8, 2)
+
+
+def test_too_few_layers_and_a_split_for_other_stages_are_reasons() -> None:
+    assert measured(Size("zbv", 8, 16), model()) == Impossible(
+        Size("zbv", 8, 16), "8 layers are too few for 16 stages; use 8 stages or fewer"
+    )
+    assert measured(Size("zbv", 4, 8), model(split="2,2,2,2")) == Impossible(
+        Size("zbv", 4, 8), "split 2,2,2,2 is for 4 stages; here are 8"
+    )
+
+
+SIZES = ("--model-layers", 8, "--hidden", 64, "--seq", 8, "--flops", 1)
+
+
+def test_refusals_of_the_command() -> None:
+    assert (
+        refusal("compare", "-s", "gpipe", "--hidden", 64).splitlines()[-1]
+        == "Error: a model needs --model-layers, --seq, --flops too"
+    )
+    assert (
+        refusal("compare", "-s", "gpipe", *SIZES, "--f", 3).splitlines()[-1]
+        == "Error: costs follow from the model; leave out --f, or the model"
+    )
+    assert (
+        refusal("compare", "-s", "gpipe", *SIZES, "--sweep", "f=3")
+        == "sweep: f follows from the model; sweep microbatch-size, seq"
+    )
+
+
+def test_compare_and_advise_from_a_model() -> None:
+    shown = run("compare", "-s", "gpipe,1f1b", *SIZES, "--vocab", 100, width=110).stdout
+    assert "GiB" in shown
+    assert "weights with gradients and optimizer state" in shown
+    told = run("advise", "--memory-limit", "1GiB", "-s", "1f1b,zbv", *SIZES, "-m", 8, width=110).stdout
+    assert told.startswith("p=4 m=8, at most 1.00 GiB a rank: ")
+    assert "a microbatch has 1 or more sequences, or memory sets the pace" in told
