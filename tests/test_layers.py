@@ -27,6 +27,7 @@ ORDER = """
     view view_idle ui                                    what people see
     readers comparison differ golden pytest_plugin       traces read, and held against each other
     analysis execute
+    profiles                                             other tools' profiles of a run
     cli __main__
 """
 # Steps against the order, in a function, each with its reason.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracegen.errors import TracegenError
     from tracegen.execute.recording import record
     from tracegen.ir import Action, Kind, Overlap, Program, StageAction
-    from tracegen.readers.chrome import read
+    from tracegen.profiles.door import read
     from tracegen.timeline import Timeline
 
 _HOME = {
@@ -35,7 +35,7 @@ _HOME = {
     "TracegenError": "errors",
     "compile": "compiler",
     "diff": "differ",
-    "read": "readers.chrome",
+    "read": "profiles.door",
     "record": "execute.recording",
     "replay": "engine",
     "write": "emit",

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     EXPOSED = "exposed"  # the rank's own communication, with nothing to compute beside it
     GRADIENTS = "gradients"  # sums of gradients
     BARRIER = "barrier"  # all wait for all
+    BETWEEN = "between"  # of a measured step: the rank's own time between two actions
     DRAIN = "drain"  # after its last action
 
 
@@ -133,7 +134,8 @@ class _Gaps:
         about = self.waits_for(step)
         cuts = _transfer(line, self.times, self.rank, step)
         if cuts is None:
-            yield Part(now, start, Cause.BARRIER, *about)
+            measured = line.waiting_ns is not None
+            yield Part(now, start, Cause.BETWEEN if measured else Cause.BARRIER, *about)
             return
         for cause, until in zip(_ALONG, (*cuts, start), strict=True):
             until = min(max(until, now), start)

@@ -24,7 +24,7 @@ COMMANDS = {
     "diff": "What changed between two traces, in the terms of the subject.",
     "golden": "Make a folder of golden traces, and hold it against what is made now.",
     "export": "Write a schedule as PyTorch's schedule CSV.",
-    "import": "Read PyTorch's schedule CSV and write its trace.",
+    "import": "Read PyTorch's schedule CSV, or profiles of a run, and write the trace.",
     "compare": "Schedules of one model side by side, or over a grid of sizes and costs.",
     "advise": "The fastest schedule that fits a memory limit, and what more memory would buy.",
     "explain": "Why is it not faster? The critical path, who waits for what, what would help.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ from tracegen.cli.common import (
     is_trace,
     mode_of,
     program_of,
+    read_trace,
     replay_options,
     size_options,
 )
@@ -80,7 +80,6 @@ def _read(name: str, options: dict[str, Any]) -> tuple[Program, Costs]:
         program = program_of(name, options)
         return program, costs_of(options, program)
     from tracegen.passes.validate import validate
-    from tracegen.readers.chrome import read
 
-    line = read(Path(name))
+    line = read_trace(name)
     return validate(line.program), costs_of(options, line.program, line.costs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -208,16 +209,36 @@ def _moe_of(pairs: tuple[str, ...], base: MoE | None, block: str) -> MoE:
 
 
 def is_trace(name: str) -> bool:
-    """Whether a file name is a trace's."""
-    return name.endswith((".json", ".json.gz", ".pftrace"))
+    """Whether a name is a trace's, or of the profiles of a run: a folder, a pattern of names."""
+    if name.endswith((".json", ".json.gz", ".pftrace", ".sqlite", ".sqlite3")):
+        return True
+    if os.path.isdir(name):
+        from tracegen import registry
+
+        return os.sep in name or name not in registry.available()[0]
+    return any(letter in name for letter in "*?[")
+
+
+def read_trace(name: str, name_pattern: str | None = None) -> Timeline:
+    """A trace, or the profiles of a run; what is odd about profiles is said on stderr."""
+    from tracegen.profiles.door import read
+
+    line = read(name, name_pattern)
+    if "profile" in line.config.get("executed", {}) and not (line.found and line.found.own):
+        warn(name, line)
+    return line
+
+
+def warn(name: str, line: Timeline, quiet: bool = False) -> None:
+    """Say what is odd about what was read."""
+    for text in line.found.warnings if line.found else ():
+        say(f"{name}: {text}", quiet)
 
 
 def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
     """A trace as it was read, or a schedule replayed."""
     if is_trace(schedule_or_trace):
-        from tracegen.readers.chrome import read
-
-        return read(Path(schedule_or_trace))
+        return read_trace(schedule_or_trace)
     from tracegen.engine import replay
 
     program = program_of(schedule_or_trace, options)

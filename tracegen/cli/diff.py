@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracegen.cli.common import say
+from tracegen.cli.common import say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from tracegen.timeline import Timeline
 
 FORMATS = ("text", "json", "github")
 
@@ -51,14 +49,14 @@ def command(
     """
     from tracegen.comparison.model import Tolerance
     from tracegen.differ import diff
-    from tracegen.readers.chrome import read_any
+    from tracegen.profiles.door import read_any
 
     Tolerance.parse(times)
     sides = []
     for path in (golden, new):
         line = read_any(path, name_pattern)
         sides.append(line)
-        _warn(path, line, quiet)
+        warn(path, line, quiet)
     found = diff(sides[0], sides[1], times)
     if overlay is not None:
         from tracegen.comparison.overlay import write
@@ -78,11 +76,6 @@ def _report(found: object, form: str, golden: str) -> Iterable[str]:
     if form == "json":
         return [report.as_json(found)]
     return report.github(found, golden) if form == "github" else report.text(found)
-
-
-def _warn(path: str, line: Timeline, quiet: bool) -> None:
-    for text in line.found.warnings if line.found else ():
-        say(f"{path}: {text}", quiet)
 
 
 def _echo(lines: Iterable[str]) -> None:

@@ -1,31 +1,80 @@
-"""`tracegen import`: PyTorch's schedule CSV in, a trace out."""
+"""`tracegen import`: PyTorch's schedule CSV, or the profiles of a run, in; a trace out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.common import cost_options, costs_of, say
+from tracegen.cli.common import console, cost_options, costs_of, say, warn
+
+if TYPE_CHECKING:
+    from tracegen.timeline import Timeline
+
+SHOWN = 10
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="CSV | DIR | FILE...")
+@click.option(
+    "--rank-map",
+    metavar="RANKS",
+    help="The run's ranks that are the pipeline's, in order: 0,4,8,12; or dp=2,pp=4,tp=2.",
+)
+@click.option(
+    "--name-pattern",
+    metavar="REGEX",
+    help="What ranges of actions are called: with named groups stage, op and mb.",
+)
+@click.option("--replay", is_flag=True, help="Show what replay predicts beside what was measured.")
 @cost_options
-@click.option("-o", "--output", metavar="FILE", help="FILE.json unless given; - is stdout.")
-def command(file: Path, output: str | None, **options: Any) -> None:
-    """Read PyTorch's schedule CSV, say what it is, and write its trace.
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="FILE.json of a CSV, NAME.tiling.json of a profile, unless given; - is stdout.",
+)
+def command(
+    files: tuple[str, ...],
+    rank_map: str | None,
+    name_pattern: str | None,
+    replay: bool,
+    output: str | None,
+    **options: Any,
+) -> None:
+    r"""Read PyTorch's schedule CSV, or profiles of a run, say what it is, and write its trace.
 
-    Where the stages are is inferred from the rows.
+    \b
+        tracegen import zbv.csv
+        tracegen import profiles/
+        tracegen import 'profiles/*.json.gz' --replay -o run.json
+        tracegen import run.sqlite --name-pattern 's(?P<stage>\d+) (?P<op>\w+) mb(?P<mb>\d+)'
+
+    Of a CSV, where the stages are is inferred from the rows.
+
+    Of profiles, one a rank: torch.profiler's traces, Megatron-LM's event_times_*.json, or nsys
+    exports (SQLite) with NVTX ranges. Ranks are put on one time axis by their messages. What is
+    measured is how large the bubble is, why ranks wait, and which schedule it is. Kernels of a
+    GPU are read as the formats document them; that has not been tried on a GPU's profile yet.
     """
+    if len(files) == 1 and files[0].endswith(".csv"):
+        if rank_map is not None or name_pattern is not None or replay:
+            raise click.UsageError("--rank-map, --name-pattern and --replay are about profiles")
+        _csv(Path(files[0]), output, options)
+        return
+    given = [name for name, value in options.items() if value not in (None, ())]
+    if given:
+        name = given[0].removesuffix("_us").replace("_", "-")
+        raise click.UsageError(f"--{name} is about a CSV; the costs of a profile are measured")
+    _profile(files, rank_map, name_pattern, replay, output)
+
+
+def _csv(file: Path, output: str | None, options: dict[str, Any]) -> None:
     from tracegen import compiler, emit
     from tracegen.engine import replay
 
-    if file.suffix != ".csv":
-        raise click.UsageError(
-            f"{file}: only a schedule CSV can be imported; its name ends in .csv"
-        )
     program = compiler.compile(file, communication=False)
     target = output or str(file.with_suffix(".json"))
     emit.write(replay(program, costs_of(options, program)), target)
@@ -38,3 +87,75 @@ def command(file: Path, output: str | None, **options: Any) -> None:
     )
     if target != "-":
         say(f"wrote {target}")
+
+
+def _profile(
+    files: tuple[str, ...],
+    rank_map: str | None,
+    name_pattern: str | None,
+    replay: bool,
+    output: str | None,
+) -> None:
+    from tracegen import emit
+    from tracegen.profiles.reading import read
+
+    line = read(files, rank_map, name_pattern)
+    what = files[0] if len(files) == 1 else f"{len(files)} files"
+    warn(what, line)
+    target = output or f"{_stem(files[0])}.tiling.json"
+    emit.write(line if replay else replace(line, beside=None), target)
+    _print(what, line, replay, to_stderr=target == "-")
+    if target != "-":
+        say(f"wrote {target}")
+
+
+def _stem(name: str) -> str:
+    """The name of a folder or file, less its endings: of `a/run.pt.trace.json.gz` a `run`."""
+    return Path(name).resolve().name.split(".")[0].replace("*", "") or "profile"
+
+
+def _print(what: str, line: Timeline, replay: bool, to_stderr: bool) -> None:
+    """What it is, how it was put together, the figures, and why ranks wait."""
+    from tracegen import metrics, view
+    from tracegen.profiles.nearest import known
+    from tracegen.view_idle import explained
+
+    program, said = line.program, line.config.get("executed", {})
+    of = f"{said.get('profile', 'chrome trace')}, {said.get('files', 1)} files: "
+    found = known(line)
+    click.echo(
+        f"{what}: {of}p={program.num_ranks} m={program.num_microbatches} "
+        f"v={program.stages_per_rank}, {program.placement.name} placement; {found}",
+        err=to_stderr,
+    )
+    for text in found.differences[:SHOWN]:
+        click.echo(f"  {text}", err=to_stderr)
+    if (more := len(found.differences) - SHOWN) > 0:
+        click.echo(f"  and {more} more", err=to_stderr)
+    for text in _how(said):
+        click.echo(text, err=to_stderr)
+    out = console(stderr=to_stderr)
+    out.print(view.Tiling(line))
+    for figure in (*view.figures(line, out.width), *explained(line)):
+        out.print(figure)
+    if replay:
+        from tracegen.profiles.reading import replayed
+
+        predicted = replayed(line)
+        click.echo(
+            f"\nreplay of its own medians: makespan {view.duration(predicted.makespan_ns)}, "
+            f"bubble ratio {metrics.bubble_ratio(predicted):.2%}; measured "
+            f"{view.duration(line.makespan_ns)}, {metrics.bubble_ratio(line):.2%}",
+            err=to_stderr,
+        )
+
+
+def _how(said: dict[str, Any]) -> list[str]:
+    """What tiles are made of, how many steps there are, and how far clocks may be off."""
+    lines = list(said.get("clocks", ()))
+    if "tiles_of" in said:
+        lines.append(f"tiles: {said['tiles_of']}")
+    if (steps := said.get("steps_measured", 1)) > 1:
+        spread = ", ".join(f"{us / 1000:.3f}" for us in said["makespans_us"][:8])
+        lines.append(f"steps: {steps}, of which this is the median; makespans in ms: {spread}")
+    return lines

@@ -1,7 +1,10 @@
 """`tracegen open`: a trace in the Perfetto UI, with one command."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -56,13 +59,29 @@ def command(
         raise click.UsageError("give a TRACE, or --link URL")
     if port is not None and not offline:
         raise click.UsageError("ui.perfetto.dev reads from port 9001 only; --port needs --offline")
-    path = Path(trace)
+    path = _drawn(Path(trace))
     if print_only:
         if not path.is_file():
             raise FileError(f"{path}: no such file")
         click.echo(serve.local_link(path, offline, port or serve.PORT))
         return
     _serve(path, _installed_ui() if offline else None, port or serve.PORT, not no_browser)
+
+
+def _drawn(path: Path) -> Path:
+    """The trace itself; of the profiles of a run, the tiling that is made of them."""
+    from tracegen.profiles.inputs import is_profile
+
+    if not is_profile(str(path)):
+        return path
+    from tracegen.cli.common import read_trace
+    from tracegen.emit import write
+
+    folder = Path(tempfile.mkdtemp(prefix="tracegen-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    drawn = folder / f"{path.resolve().name.split('.')[0] or 'profile'}.tiling.json"
+    write(read_trace(str(path)), drawn)
+    return drawn
 
 
 def _installed_ui() -> Path:

@@ -1,0 +1,177 @@
+"""The ranks of a pipeline, each on its own clock -> one measured Timeline."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tracegen import compiler, torch_csv
+from tracegen.deps import NOTHING, waits
+from tracegen.errors import FileError, ProgramError
+from tracegen.execute.measure import broken_waits, measured
+from tracegen.execute.outcome import Offset, Outcome, StepTimes
+from tracegen.found import Found
+from tracegen.ir import (
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Placement,
+    Program,
+    Stream,
+)
+from tracegen.passes.validate import validate
+from tracegen.profiles.clocks import Clock, align
+from tracegen.profiles.model import RankProfile, Tile
+from tracegen.readers.warn import Warnings
+from tracegen.timeline import Timeline
+
+Steps = list[list[list[Tile]]]
+
+
+def merge(
+    ranks: Sequence[RankProfile],
+    name: str,
+    about: dict[str, Any],
+    warnings: Warnings,
+    complete: bool = True,
+) -> Timeline:
+    """One timeline of all ranks: the step of median makespan among those of the usual order.
+
+    Beside it stands what replay predicts from the medians of its own ops.
+
+    Args:
+        ranks: in the order of the pipeline.
+        name: of the program, where it is no schedule known by name.
+        about: for the trace's metadata.
+        warnings: where what is odd is noted.
+        complete: whether all ranks of the pipeline are there.
+
+    Raises:
+        FileError: if the ranks did not run the same steps, or their clocks cannot be related.
+    """
+    clocks = align(ranks)
+    for text in clocks.warnings:
+        warnings.add("clocks", text)
+    steps = _usual(_by_step(ranks), ranks, warnings)
+    streams = [_stream(tiles) for tiles in steps[0]]
+    program = _program(streams, name, warnings, complete)
+    times = [
+        [_times(tiles, clock) for tiles, clock in zip(step, clocks.of_rank, strict=True)]
+        for step in steps
+    ]
+    worst = max((one.uncertainty_ns or 0 for one in clocks.of_rank), default=0)
+    offsets = [Offset(0, one.uncertainty_ns or 0) for one in clocks.of_rank]
+    outcome = Outcome(times, offsets, None, 0, None, {**about, "recorded": about["profile"]})
+    line = measured(program, outcome).line
+    if early := broken_waits(line, 2, pairs_wait_inside=True):
+        raise FileError(
+            f"{ranks[0].path}: on the common time axis {early[0]}; are the files of one run?"
+        )
+    _blame_messages(line)
+    line.config["executed"].update(_clock_facts(clocks.of_rank, worst, clocks.notes))
+    return replace(line, found=Found(warnings=warnings.texts()))
+
+
+def _blame_messages(line: Timeline) -> None:
+    """A rank that stood in a receive waited for it, also if its result had been made before."""
+    needs, waiting = waits(line.program), line.waiting_ns
+    assert waiting is not None
+    for step, began in enumerate(waiting):
+        if began != NOTHING and line.blocker[step] == NOTHING and began < line.start_ns[step]:
+            forward = needs.forward[step]
+            line.blocker[step] = forward if forward != NOTHING else needs.backward[step]
+
+
+def _clock_facts(clocks: Sequence[Clock], worst: int, notes: list[str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "clock_offsets_us": [one.offset_ns / 1000 for one in clocks],
+        "clock_uncertainty_us": worst / 1000,
+        "clocks": notes,
+    }
+    if any(one.rate for one in clocks):
+        facts["clock_rates_ppm"] = [round(one.rate * 1e6, 3) for one in clocks]
+    return facts
+
+
+def _by_step(ranks: Sequence[RankProfile]) -> Steps:
+    """By step, the tiles of every rank.
+
+    Raises:
+        FileError: if they have not as many steps.
+    """
+    counts = [len(rank.steps) for rank in ranks]
+    if len(set(counts)) > 1:
+        most, least = counts.index(max(counts)), counts.index(min(counts))
+        raise FileError(
+            f"{ranks[most].path} holds {max(counts)} steps and {ranks[least].path} "
+            f"{min(counts)}; profile the same steps on every rank"
+        )
+    return [[rank.steps[number] for rank in ranks] for number in range(counts[0])]
+
+
+def _usual(steps: Steps, ranks: Sequence[RankProfile], warnings: Warnings) -> Steps:
+    """The steps that ran the most frequent order."""
+
+    def order(step: list[list[Tile]]) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return tuple(tuple((tile.code, tile.mate) for tile in tiles) for tiles in step)
+
+    orders = [order(step) for step in steps]
+    actions = Counter({one: sum(map(len, one)) for one in orders})
+    usual = max(Counter(orders).items(), key=lambda item: (item[1], actions[item[0]]))[0]
+    kept = [step for step, of_step in zip(steps, orders, strict=True) if of_step == usual]
+    if len(kept) < len(steps):
+        warnings.add(
+            "steps",
+            f"{len(steps) - len(kept)} of {len(steps)} steps ran another order, or are not whole, "
+            "and are left out",
+        )
+    return kept
+
+
+def _stream(tiles: list[Tile]) -> Stream:
+    return Stream(
+        array("q", [tile.code for tile in tiles]), array("q", [tile.mate for tile in tiles])
+    )
+
+
+def _times(tiles: list[Tile], clock: Clock) -> StepTimes:
+    times = StepTimes(array("q"), array("q"), array("q"), array("q"), array("q"), 0)
+    for tile in tiles:
+        times.codes.append(tile.code)
+        times.mates.append(tile.mate)
+        times.wait_ns.append(-1 if tile.wait_ns < 0 else clock.at(tile.wait_ns))
+        times.start_ns.append(clock.at(tile.start_ns))
+        times.end_ns.append(clock.at(tile.end_ns))
+    return times
+
+
+def _program(streams: list[Stream], name: str, warnings: Warnings, complete: bool) -> Program:
+    """What ran, under the name of the shipped schedule that it is, if it is one."""
+    problem = ""
+    if complete:
+        text = "".join(",".join(map(str, stream)) + "\n" for stream in streams)
+        try:
+            program = validate(torch_csv.from_text(text, name))
+        except ProgramError as error:
+            problem = str(error)
+        else:
+            known = compiler.recognise(program)
+            recipe = {"schedule": known[0]} if known else {}
+            return replace(program, name=known[0] if known else name, recipe=recipe)
+    warnings.add(
+        "parts", f"what the files hold is no whole program: {problem or 'ranks are missing'}"
+    )
+    owner: dict[int, int] = {}
+    batches: dict[int, set[int]] = {}
+    for rank, stream in enumerate(streams):
+        for _, code in stream.halves():
+            stage = code >> STAGE_SHIFT & STAGE_MASK
+            owner.setdefault(stage, rank)
+            batches.setdefault(stage, set()).add(code >> MICROBATCH_SHIFT)
+    number = 1 + max(owner)
+    places = tuple(owner.get(stage, 0) for stage in range(number))
+    m = 1 + max(mb for of_stage in batches.values() for mb in of_stage)
+    return Program(name, m, Placement("custom", places, (tuple(range(number)),)), tuple(streams))
