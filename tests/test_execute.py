@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -275,3 +276,20 @@ def test_another_hosts_clock_is_brought_to_ours() -> None:
     assert moved.start_ns == plain.start_ns
     assert moved.end_ns == plain.end_ns
     assert moved.config["executed"]["clock_uncertainty_us"] > 0.05
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "predicted", "stages"),
+    [("zb-h1", "gpipe", "two"), ("zbv", "interleaved-zb", "four")],
+)
+def test_costs_of_one_schedule_predict_another(
+    teams: dict[int, Team], calibrated: str, predicted: str, stages: str
+) -> None:
+    """With stages that sleep, so that a busy machine only adds to what a rank does between."""
+    model = Path(__file__).parent / f"sleeping_stages.py:{stages}"
+    options = Options(model=str(model), warmup_steps=1, measure_steps=3, dtype="float64")
+    first, second = tracegen.compile(calibrated, 2, 4), tracegen.compile(predicted, 2, 8)
+    costs = measured(first, teams[2].run(execute_team.execute, first, options)[0]).costs
+    line = tracegen.replay(second, costs.for_program(second))
+    found = measured(second, teams[2].run(execute_team.execute, second, options)[0])
+    assert line.makespan_ns == pytest.approx(found.spread.p50_ns, rel=0.2)
