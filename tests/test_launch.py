@@ -195,6 +195,13 @@ def test_options_of_an_execution_go_with_execute() -> None:
     assert refusal("run", "-s", "1f1b", "--seq", "8") == "Error: --seq goes with --execute"
 
 
+@pytest.mark.parametrize("option", ["--f", "--steps", "--costs"])
+def test_options_of_a_replay_do_not(option: str) -> None:
+    assert refusal(*EXECUTE, option, "2") == (
+        f"Error: {option} says how to replay; leave it or --execute out"
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -85,16 +85,28 @@ def take(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in NAMES if name in options}
 
 
+# What an execution shares with a replay; every other option says how to replay.
+SHARED = (
+    *("schedule", "like", "ranks", "microbatches", "stages_per_rank", "pipes", "forward_only"),
+    *("p2p_order", "output", "no_trace", "as_json", "quiet", "execute"),
+)
+
+
 def wanted(options: dict[str, Any]) -> bool:
     """Whether `--execute` was given. Takes its options out of the others."""
+    context = click.get_current_context()
     asked = options.pop("execute")
-    given = take(options)
-    options["_execute"] = given
-    if not asked:
-        for name, value in given.items():
-            if value not in (None, False):
-                flag = {"sequence": "seq", "hang_s": "hang-timeout"}.get(name, name)
-                raise click.UsageError(f"--{flag.replace('_', '-')} goes with --execute")
+    options["_execute"] = take(options)
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if source is not click.core.ParameterSource.COMMANDLINE or name in SHARED:
+            continue
+        flag = max(parameter.opts, key=len)
+        if name in NAMES and not asked:
+            raise click.UsageError(f"{flag} goes with --execute")
+        if name not in NAMES and asked:
+            raise click.UsageError(f"{flag} says how to replay; leave it or --execute out")
     return bool(asked)
 
 
@@ -131,7 +143,8 @@ def execute(
     program: Program, options: dict[str, Any], target: str | None, as_json: bool, quiet: bool
 ) -> None:
     """Execute the program, write its trace, print what was measured and what was predicted."""
-    found = _measured(program, options_of(options["_execute"]), quiet)
+    lowered = _lowered(program, options["p2p_order"])
+    found = _measured(lowered, options_of(options["_execute"]), quiet)
     if found is None:  # one of torchrun's processes, but not the first
         return
     if target is not None:
@@ -154,13 +167,21 @@ def execute(
             out.print(figure)
 
 
+def _lowered(program: Program, order: str | None) -> Program:
+    """The program with SEND and RECV: its own, or in the order asked for, or in torch's."""
+    from tracegen.passes import communication, messages
+
+    if order is None and messages.has_messages(program):
+        return messages.check_messages(program)
+    lower = {"naive": messages.add_naive, "fused": messages.add_fused}
+    return lower.get(order or "torch", communication.add_communication)(program)
+
+
 def _measured(program: Program, options: Options, quiet: bool) -> Measurement | None:
     from tracegen.execute import launch
     from tracegen.execute.measure import measured
-    from tracegen.passes.communication import add_communication
 
-    lowered = program if program.has_communication else add_communication(program)
-    task = launch.Task("share" if options.share_gpu else "run", lowered, options)
+    task = launch.Task("share" if options.share_gpu else "run", program, options)
     if launch.under_torchrun():
         from tracegen.execute.worker import run_under_torchrun
 
