@@ -249,8 +249,39 @@ def test_refusals_of_the_command() -> None:
 
 def test_compare_and_advise_from_a_model() -> None:
     shown = run("compare", "-s", "gpipe,1f1b", *SIZES, "--vocab", 100, width=110).stdout
-    assert "GiB" in shown
-    assert "weights with gradients and optimizer state" in shown
-    told = run("advise", "--memory-limit", "1GiB", "-s", "1f1b,zbv", *SIZES, "-m", 8, width=110).stdout
+    assert "in GiB: peaks of activations, weights with gradients and optimizer state" in shown
+    told = run(
+        "advise", "--memory-limit", "1GiB", "-s", "1f1b,zbv", *SIZES, "-m", 8, width=110
+    ).stdout
     assert told.startswith("p=4 m=8, at most 1.00 GiB a rank: ")
     assert "a microbatch has 1 or more sequences, or memory sets the pace" in told
+
+
+def test_tensor_parallelism_divides_and_communicates() -> None:
+    one, four = model(), model(tensor=4, tensor_GBps=100)
+    plain, spread = one.costs(loop(2, 1)), four.costs(loop(2, 1))
+    assert isinstance(plain.f_us, list)
+    assert isinstance(spread.f_us, list)
+    # Four collectives a layer in F, four in I, each of 3/4 of D s b h: of 4 layers a stage.
+    moved_us = 4 * 4 * (3 / 4) * 2 * 128 * 256 / (100 * 1e3)
+    assert spread.f_us[0] == pytest.approx(plain.f_us[0] / 4 + moved_us)
+    assert spread.w_us == pytest.approx([us / 4 for us in plain.w_us])  # type: ignore[union-attr]
+    assert spread.activation_bytes == [size / 4 for size in plain.activation_bytes]  # type: ignore[union-attr]
+    assert spread.boundary_bytes == plain.boundary_bytes / 4  # type: ignore[operator]
+    assert spread.memory["weight_bytes"] == [
+        size / 4
+        for size in plain.memory["weight_bytes"]  # type: ignore[union-attr]
+    ]
+
+
+def test_data_parallelism_sums_gradients_by_a_ring() -> None:
+    costs = model(data=4, data_GBps=50).costs(loop(2, 1))
+    weights = 4 * model().parameters()[0]
+    assert costs.grad_sync_us == pytest.approx([2 * (3 / 4) * 2 * weights / (50 * 1e3)] * 2)
+
+
+def test_tensor_before_data_before_pipeline() -> None:
+    found = model(**GPT3, tensor=8, data=4, recompute="selective")
+    moved = found.traffic(loop(8, 1), 32)
+    assert moved["tensor"] > moved["data"] > moved["pipeline"] > 0
+    assert moved["pipeline"] == 2 * 32 * 2 * 2048 * 12288 / 8  # a middle rank, both ways

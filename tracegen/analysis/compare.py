@@ -40,8 +40,8 @@ class Comparison:
     impossible: list[Impossible]
 
     def best(self, figure: str) -> float | None:
-        """The least of a figure, None where all rows have the same, which says nothing."""
-        values = [getattr(row, figure) for row in self.rows]
+        """The least of a figure, None where all rows have the same, or none: it says nothing."""
+        values = [value for row in self.rows if (value := getattr(row, figure)) is not None]
         least = min(values, default=0.0)
         return least if any(not same(value, least) for value in values) else None
 

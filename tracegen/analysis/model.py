@@ -32,6 +32,14 @@ After I and until W, 16 D s b h are kept: inputs and gradients of the matrix pro
 Weights: 12 h^2 + 13 h a layer, (V + s) h the embedding and h V the head, which has a
 copy of its own. A weight takes D bytes, its gradient D, and Adam's state with the weight
 in 32 bits 12 (Rajbhandari et al., ZeRO, arXiv:1910.02054, section 3.1).
+
+Tensor parallelism over t devices, with sequence parallelism (arXiv:2205.05198, section
+4.2.2), divides FLOPs, activations, weights and what crosses a boundary by t. A layer's F
+has two all-gathers and two reduce-scatters of D s b h bytes, as its I has, each of which
+moves (t - 1)/t of that over a device's link; they stand in F and I, exposed. Data parallelism
+over d devices sums gradients by a ring, 2 (d - 1)/d of their bytes over a device's link,
+after a rank's last action. So in a step tensor parallelism moves most and the pipeline
+least: the widest links go to the first, then to data, then to the pipeline.
 """
 
 from __future__ import annotations
@@ -69,6 +77,8 @@ class Model:
         split: layers by stage, as 8,9,9,6; even; or best.
         alpha_us, bandwidth_GBps: of a hand-over between ranks, as in Costs.
         memory_GBps: of a device's memory, for `least_microbatch`.
+        tensor, data: devices over which a stage's layers, and its batch, are spread.
+        tensor_GBps, data_GBps: of a device's links among those; without, that takes no time.
 
     Raises:
         CostError: for a size that is none.
@@ -87,15 +97,19 @@ class Model:
     alpha_us: float = 0.0
     bandwidth_GBps: float | None = None
     memory_GBps: float = MEMORY_BANDWIDTH_GBPS
+    tensor: int = 1
+    data: int = 1
+    tensor_GBps: float | None = None
+    data_GBps: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "seq", "microbatch_size"):
+        for name in ("layers", "hidden", "seq", "microbatch_size", "tensor", "data"):
             if getattr(self, name) < 1:
                 raise CostError(f"model: {name} = {getattr(self, name)}; use 1 or more")
         if self.vocab < 0 or (self.heads is not None and self.heads < 1):
             raise CostError("model: vocab is 0 or more, heads 1 or more")
-        for name in ("tflops", "memory_GBps"):
-            if not 0 < getattr(self, name) < math.inf:
+        for name in ("tflops", "memory_GBps", "tensor_GBps", "data_GBps"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise CostError(f"model: {name} = {getattr(self, name)}; use more than 0")
         for name, known in (("dtype", tuple(BYTES)), ("recompute", RECOMPUTE)):
             if getattr(self, name) not in known:
@@ -157,8 +171,38 @@ class Model:
         Raises:
             CostError: if the split is for another number of stages, or there are too few layers.
         """
-        layer, head = sum(self.layer_flops()), 3 * self.head_flops()
-        return split.split(self.split, self.layers, count, float(layer), 0.0, float(head))
+        layer, head = sum(self.layer_us()), 3 * self._us(self.head_flops())
+        return split.split(self.split, self.layers, count, layer, 0.0, head)
+
+    def layer_us(self) -> tuple[float, float, float]:
+        """F, I and W of a layer in us, with the communication of tensor parallelism."""
+        f, i, w = map(self._us, self.layer_flops())
+        moved = self._layer_bytes() / 4
+        alone = 0.0 if self.tensor_GBps is None else moved / (self.tensor_GBps * 1e3)
+        again = 0.0 if self.recompute != "full" else alone
+        return f + 2 * alone, i + 2 * alone + 2 * again, w
+
+    def _layer_bytes(self) -> float:
+        """What tensor parallelism moves over a device's link in a layer's F and I."""
+        whole = BYTES[self.dtype] * self.tokens * self.hidden
+        return 8 * whole * (self.tensor - 1) / self.tensor
+
+    def traffic(self, placement: Placement, num_microbatches: int) -> dict[str, float]:
+        """The bytes that the busiest device moves in a step, by what they are for: out alone."""
+        counts = self.stages(chain_length(placement))
+        every = list(counts) * len(placement.chains)
+        weights = self._by_stage(counts, *self.parameters()) * len(placement.chains)
+        m = num_microbatches / len(placement.chains)
+        size, ranks = BYTES[self.dtype], range(max(placement.ranks) + 1)
+        previous, following = placement.neighbours()
+        tensor, data, pipeline = ([0.0 for _ in ranks] for _ in range(3))
+        for stage, rank in enumerate(placement.ranks):
+            tensor[rank] += m * every[stage] * self._layer_bytes()
+            data[rank] += 2 * (self.data - 1) / self.data * size * weights[stage] / self.tensor
+            for other in (previous[stage], following[stage]):
+                if other >= 0 and placement.ranks[other] != rank:
+                    pipeline[rank] += m * size * self.tokens * self.hidden / self.tensor
+        return {"tensor": max(tensor), "data": max(data), "pipeline": max(pipeline)}
 
     def costs(self, placement: Placement) -> Costs:
         """The costs of the stages of a placement; every chain has the whole model.
@@ -167,14 +211,14 @@ class Model:
             CostError: if the model cannot be cut into so many stages.
         """
         counts, chains = self.stages(chain_length(placement)), len(placement.chains)
-        ends = [0] * (len(counts) - 1) + [self.head_flops()]
+        ends = [0.0] * (len(counts) - 1) + [self._us(self.head_flops())]
         times: dict[str, Any] = {
-            name: [self._us(count * flops + end) for count, end in zip(counts, ends, strict=True)]
-            for name, flops in zip(("f_us", "i_us", "w_us"), self.layer_flops(), strict=True)
+            name: [count * us + end for count, end in zip(counts, ends, strict=True)] * chains
+            for name, us in zip(("f_us", "i_us", "w_us"), self.layer_us(), strict=True)
         }
         held = self._by_stage(counts, self.layer_activations(), *self.ends_activations())
-        size = BYTES[self.dtype]
-        weights = self._by_stage(counts, *self.parameters())
+        size, t = BYTES[self.dtype], self.tensor
+        weights = [count / t for count in self._by_stage(counts, *self.parameters())]
         share = self.kept_for_weights() / self.layer_activations()
         memory: dict[str, list[float]] = {
             "weight_bytes": [size * count for count in weights] * chains,
@@ -182,13 +226,16 @@ class Model:
             "optimizer_bytes": [OPTIMIZER_BYTES * count for count in weights] * chains,
         }
         if share > 1:  # what was recomputed for I is more than what was kept before
-            more = self.kept_for_weights() - self.layer_activations()
+            more = (self.kept_for_weights() - self.layer_activations()) / t
             memory["w_stash_bytes"] = [float(count * more) for count in counts] * chains
+        if self.data > 1 and self.data_GBps is not None:
+            ring = 2 * (self.data - 1) / self.data * size / (self.data_GBps * 1e3)
+            times["grad_sync_us"] = [ring * count for count in weights] * chains
         return Costs(
-            **{name: column * chains for name, column in times.items()},
-            activation_bytes=held * chains,
+            **times,
+            activation_bytes=[amount / t for amount in held] * chains,
             w_share=min(1.0, share),
-            boundary_bytes=float(size * self.tokens * self.hidden),
+            boundary_bytes=size * self.tokens * self.hidden / t,
             alpha_us=self.alpha_us,
             bandwidth_GBps=self.bandwidth_GBps,
             memory=memory,
@@ -201,7 +248,7 @@ class Model:
         return amounts
 
     def _us(self, flops: int) -> float:
-        return flops / (self.tflops * 1e6)
+        return flops / self.tensor / (self.tflops * 1e6)
 
     def least_microbatch(self) -> int | None:
         """The fewest sequences with which a layer's matrix products keep the device computing.

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -39,10 +39,12 @@ COLUMNS = {
 }
 SHARES = ("bubble_ratio", "bubble_overhead", "span_rate")
 TIMES = ("makespan_us", "exposed_us")
+# What is left out first where there is no room.
+LEAST_MISSED = ("bubble_ratio", "span_rate", "peak_at_input", "exposed_us", "transfers", "weights")
 HELD = ("peak_at_input", "peak_at_weight", "weights", "held_at_weight")
 
 
-def value(figure: str, number: Any, in_bytes: bool) -> str:
+def value(figure: str, number: Any, in_bytes: object) -> str:
     """A figure as people read it."""
     if number is None:
         return ""
@@ -55,39 +57,58 @@ def value(figure: str, number: Any, in_bytes: bool) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
-def table(found: Comparison, in_bytes: bool) -> Table:
-    """The rows; the best of each figure marked with *, unless all are the same."""
-    shown = [name for name in COLUMNS if name != "held_at_weight" or in_bytes]
-    best = {name: found.best(name) for name in shown}
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
-    for name in ("schedule", "v"):
-        drawn.add_column(f"\n{name}", justify="left" if name == "schedule" else "right")
-    for name in shown:
-        drawn.add_column("\n".join(_heading(name, in_bytes)), justify="right", no_wrap=True)
-    for row in found.rows:
-        cells: list[str | Text] = [row.schedule, str(row.v)]
-        for name in shown:
-            number, mark = getattr(row, name), best[name]
-            is_best = mark is not None and number is not None and same(number, mark)
-            text = "*" * is_best + value(name, number, in_bytes)
-            cells.append(Text(text, "bold" if is_best else ""))
-        drawn.add_row(*cells)
-    return drawn
+def table(found: Comparison, in_bytes: bool, width: int) -> Table:
+    """The rows; the best of each figure marked with *, unless all are the same.
+
+    Args:
+        found: the rows.
+        in_bytes: whether memory is in bytes, not in 1F1B stages.
+        width: in columns of the terminal; figures that do not fit are left out.
+    """
+    best = {name: found.best(name) for name in COLUMNS}
+
+    def marked(row: Figures, name: str) -> str:
+        number, mark = getattr(row, name), best[name]
+        is_best = mark is not None and number is not None and same(number, mark)
+        counted = in_bytes and (name != "weights" or row.held_at_weight is not None)
+        return "*" * is_best + value(name, number, counted)
+
+    heads = {"schedule": [row.schedule for row in found.rows]}
+    heads["v"] = [str(row.v) for row in found.rows]
+    figures = {name: [marked(row, name) for row in found.rows] for name in COLUMNS}
+    return _drawn(heads, figures, width)
 
 
-def sweep_table(rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool) -> Table:
-    """The rows of a sweep, with a column for all that was swept."""
+def sweep_table(rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool, width: int) -> Table:
+    """The rows of a sweep, with a column for all that was swept; see `table`."""
     extra = [axis.name for axis in axes if axis.name not in ("p", "m", "v")]
-    shown = [name for name in COLUMNS if name != "held_at_weight" or in_bytes]
+    heads = {"schedule": [str(row["schedule"]) for row in rows]}
+    heads |= {name: [f"{row[name]:g}" for row in rows] for name in ("p", "m", "v", *extra)}
+    figures = {
+        name: [
+            value(name, row[name], in_bytes and (name != "weights" or row["held_at_weight"]))
+            for row in rows
+        ]
+        for name in COLUMNS
+    }
+    return _drawn(heads, figures, width)
+
+
+def _drawn(heads: dict[str, list[str]], figures: dict[str, list[str]], width: int) -> Table:
+    """Columns as wide as they need to be, without the figures for which there is no room."""
+    titles = {name: ("", name) for name in heads}
+    titles |= {name: COLUMNS[name] for name in figures}
+    columns = heads | {name: cells for name, cells in figures.items() if any(cells)}
+    wide = {name: 1 + max(map(len, [*titles[name], *cells])) for name, cells in columns.items()}
+    for name in LEAST_MISSED:
+        if sum(wide.values()) - 1 > width and name in columns:
+            del columns[name], wide[name]
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
-    for name in ("schedule", "p", "m", "v", *extra):
-        drawn.add_column(f"\n{name}", justify="left" if name == "schedule" else "right")
-    for name in shown:
-        drawn.add_column("\n".join(_heading(name, in_bytes)), justify="right", no_wrap=True)
-    for row in rows:
-        cells = [f"{row[name]:g}" for name in ("p", "m", "v", *extra)]
-        figures = [value(name, row[name], in_bytes) for name in shown]
-        drawn.add_row(row["schedule"], *cells, *figures)
+    for name in columns:
+        side: Literal["left", "right"] = "left" if name == "schedule" else "right"
+        drawn.add_column("\n".join(titles[name]), justify=side, no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        drawn.add_row(*(Text(cell, "bold" if cell.startswith("*") else "") for cell in cells))
     return drawn
 
 
@@ -102,11 +123,6 @@ def reasons(found: Sequence[Figures | Impossible]) -> Iterator[str]:
         at = f"p={size.p} m={size.m}" + (f" v={size.v}" if size.v else "")
         more = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
         yield f"not possible: {name} at {at}: {rows[0].reason}{more}"
-
-
-def _heading(name: str, in_bytes: bool) -> tuple[str, str]:
-    above, below = COLUMNS[name]
-    return above, "GiB" if in_bytes and not below else below
 
 
 def impossible(rows: Sequence[Impossible]) -> Table:

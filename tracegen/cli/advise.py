@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
+from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes, knows_weights
 from tracegen.cli.common import console
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def command(
     p = options["ranks"] or 4
     unit = memory.UNITS["GiB"] if in_bytes(base) else 1.0
     wanted = advise.Wanted(
-        limit.size, limit.at, unit, once=not in_bytes(base) and not options["replicas"]
+        limit.size, limit.at, unit, once=not knows_weights(base) and not options["replicas"]
     )
     m, seen = options["microbatches"], list[Any]()
 
@@ -149,13 +149,13 @@ def _print(advice: Advice, limit: Limit, p: int, base: Base, chosen: bool) -> No
     out.print(f"p={p} m={advice.m}, at most {size} a rank: {_named(row)}")
     out.print(_why(advice, p, chosen), soft_wrap=True)
     rows = advice.fits[: RUNNERS_UP + 1]
-    out.print(tables.table(Comparison(rows, []), in_bytes(base)))
+    out.print(tables.table(Comparison(rows, []), in_bytes(base), out.width))
     out.print(footnote(base))
     others = len(advice.fits) - len(rows)
     if others:
         out.print(f"and {others} slower that fit")
     _print_more(out, advice, limit, base)
-    _print_microbatch(out, base)
+    _print_model(out, row, base)
     if (other := advice.replicas) is not None:
         out.print(f"--replicas: {_named(other)}, but with {other.weights:g} times the weights")
 
@@ -192,7 +192,9 @@ def _print_more(out: Console, advice: Advice, limit: Limit, base: Base) -> None:
         out.print("no schedule is faster, however much memory there is")
 
 
-def _print_microbatch(out: Console, base: Base) -> None:
+def _print_model(out: Console, row: Figures, base: Base) -> None:
+    """The least microbatch, and what the links carry: which of them are to be the widest."""
+    from tracegen.analysis.measure import Size, compiled
     from tracegen.analysis.model import Model
 
     model = base.given
@@ -201,11 +203,18 @@ def _print_microbatch(out: Console, base: Base) -> None:
     least = model.least_microbatch()
     at = f"{model.tflops:g} TFLOP/s and {model.memory_GBps:g} GB/s of device memory"
     if least is None:
-        out.print(f"at {at} no microbatch keeps products with {model.hidden} hidden units busy")
-        return
-    text = f"at {at} a microbatch has {least} or more sequences, or memory sets the pace"
-    short = model.microbatch_size < least
-    out.print(text + (f"; it has {model.microbatch_size}" if short else ""), soft_wrap=True)
+        text = f"at {at} no microbatch keeps products with {model.hidden} hidden units busy"
+    else:
+        text = f"at {at} a microbatch has {least} or more sequences, or memory sets the pace"
+        text += f"; it has {model.microbatch_size}" if model.microbatch_size < least else ""
+    out.print(text, soft_wrap=True)
+    placement = compiled(Size(row.schedule, row.p, row.m, row.v)).placement
+    moved = model.traffic(placement, row.m)
+    parts = [f"{name} {size / 1e9:.2f} GB" for name, size in moved.items() if size]
+    if len(parts) > 1:
+        out.print(
+            f"a device sends in a step: {', '.join(parts)}; the most goes to the widest links"
+        )
 
 
 def _memory(size: float, base: Base) -> str:

@@ -33,6 +33,10 @@ MODEL = (
         metavar="GB/s",
         help="Of a device's memory; 3350 unless given.",
     ),
+    click.option("--tensor", type=int, metavar="T", help="Devices that a stage's layers are on."),
+    click.option("--tensor-bandwidth", "tensor_GBps", type=float, metavar="GB/s", help="Theirs."),
+    click.option("--data", type=int, metavar="D", help="Devices that the batch is spread over."),
+    click.option("--data-bandwidth", "data_GBps", type=float, metavar="GB/s", help="Theirs."),
     click.option("--split", metavar="HOW", help="Layers by stage: even, best or 8,9,9,6."),
     click.option("--recompute", metavar="HOW", help="Activations: none, selective or full."),
 )
@@ -46,6 +50,10 @@ NAMES = {
     "dtype": "dtype",
     "tflops": "tflops",
     "memory_GBps": "memory_GBps",
+    "tensor": "tensor",
+    "tensor_GBps": "tensor_GBps",
+    "data": "data",
+    "data_GBps": "data_GBps",
     "split": "split",
     "recompute": "recompute",
 }
@@ -118,11 +126,22 @@ def in_bytes(base: Base) -> bool:
     return not isinstance(base.given, Costs) or base.given.in_bytes
 
 
+def knows_weights(base: Base) -> bool:
+    """Whether the bytes of weights are known too."""
+    from tracegen.costs import Costs
+
+    return in_bytes(base) and (not isinstance(base.given, Costs) or bool(base.given.memory))
+
+
 def footnote(base: Base) -> str:
     """What memory is counted in, under a table."""
+    if knows_weights(base):
+        return (
+            "in GiB: peaks of activations, weights with gradients and optimizer state, all held "
+            "(freed at weight)"
+        )
+    unit = "stages of each schedule, which are not the same" if base.per_stage else "1F1B stages"
+    of = "" if base.ranks is None or base.per_stage else f", {base.ranks} of which are the model"
     if in_bytes(base):
-        return "peaks are activations, weights with gradients and optimizer state where known"
-    if base.per_stage:
-        return "peaks and weights are in stages of each schedule, which are not the same"
-    of = "" if base.ranks is None else f", {base.ranks} of which are the model"
-    return f"peaks (activations of a microbatch) and weights are in 1F1B stages{of}"
+        return f"peaks are of activations in GiB, weights in {unit}{of}"
+    return f"peaks (activations of a microbatch) and weights are in {unit}{of}"

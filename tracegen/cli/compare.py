@@ -107,7 +107,7 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     out = console()
     if found.rows:
         out.print(f"p={size.p} m={size.m}, sorted by {by}; * the best")
-        out.print(tables.table(found, in_bytes(base)))
+        out.print(tables.table(found, in_bytes(base), out.width))
         out.print(footnote(base))
     if found.impossible:
         out.print("not possible:")
@@ -196,7 +196,7 @@ def _print(
     out = console()
     if rows:
         ordered = rows if by is None else sorted(rows, key=lambda row: row[KEYS[by]])
-        out.print(tables.sweep_table(ordered, axes, in_bytes(base)))
+        out.print(tables.sweep_table(ordered, axes, in_bytes(base), out.width))
         out.print(footnote(base))
     for reason in tables.reasons(found):
         out.print(reason)
