@@ -121,11 +121,12 @@ class _Side:
         more = line.costs.moe is not None or bool(line.held) or "replay" in line.config
         self.complex = own and (queues or more)
         self.lags_known = own and not self.complex
-        before = array("q", range(-1, len(program) - 1))
+        steps = len(program)
+        before = array("q", range(-1, steps - 1))
         for base in program.offsets[:-1]:
-            if base < len(program):
+            if base < steps:
                 before[base] = NOTHING
-        nothing = array("q", [NOTHING]) * len(program)
+        nothing = array("q", [NOTHING]) * steps
         self.columns = (before, nothing[:], nothing)
         self.lags = (nothing[:], nothing[:])
         if (needs := _needs(program)) is not None:
@@ -193,6 +194,9 @@ def passed(
     """
     told = []
     for change in changes:
+        if change.what not in (What.SWAPPED, What.REORDERED):
+            told.append(change)
+            continue
         halves = [(change.golden, change.new)]
         if change.what is What.SWAPPED:
             halves.append((change.other, matching.new_of[change.other]))

@@ -33,7 +33,7 @@ class About:
         known = (top.get(key) for key in ("metadata", "otherData"))
         own = [said for said in known if isinstance(said, dict) and said.get("tool") == "tracegen"]
         self.own = bool(own)
-        self.said: dict[str, Any] = own[0] if own else {}
+        self.said: dict[str, Any] = _printable(own[0]) if own else {}
         self.costs = Costs()
         if not self.own:
             return
@@ -165,6 +165,15 @@ class About:
         if not isinstance(value, dict):
             raise FileError(f"{self.path}: metadata: {key} is {value!r:.24}; expected an object")
         return value
+
+
+def _printable(value: Any) -> Any:
+    """Plain data whose texts can be printed: half a surrogate pair becomes ?"""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_printable(key): _printable(inner) for key, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _not_finite(value: Any, where: str) -> Iterator[str]:

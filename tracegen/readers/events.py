@@ -18,6 +18,7 @@ from tracegen.readers.warn import Warnings
 _QUICK_NS = 1e12
 _SLIP = 1e-3
 _QUICK = frozenset((int, float))
+_KINDS = {list: "a list", int: "a number", float: "a number", bool: "true or false"}
 _NOTHING_TO_READ = frozenset("ibnespRaNODvVcPTF(),=")
 
 
@@ -82,9 +83,9 @@ class Gather:
     def _odd(self, event: Any, number: int) -> None:
         if type(event) is not dict:
             if event is not None:
-                what = type(event).__name__
+                what = _KINDS.get(type(event), "text")
                 self.warnings.add(
-                    "events that are no objects", f"event {number} is no object but a {what}"
+                    "events that are no objects", f"event {number} is {what}, not an object"
                 )
         elif "ph" not in event:
             self.warnings.add("events without ph", f"event {number} has no ph; it is left out")
@@ -109,7 +110,7 @@ class Gather:
         if args is not None:
             self.warnings.add(
                 "args that are no objects",
-                f"event {number}: args is a {type(args).__name__}, not an object; it is left out",
+                f"event {number}: args is {_KINDS.get(type(args), 'text')}, no object; left out",
             )
         return {}
 
@@ -243,7 +244,10 @@ class Gather:
         thread = self._by_raw.get((event.get("pid"), event.get("tid")))
         if thread is None:
             thread = self._thread(event, number)
-        key, last = (event.get("cat"), event.get("name"), identity), flows.last
+        name = event.get("name")
+        if type(name) is str and not name.isascii():
+            name = _text(name)
+        key, last = (event.get("cat"), name, identity), flows.last
         if last is not None:
             flows.last = None
             if phase == "f" and last[0] == key and last[2] <= ns and event.get("bp") == "e":

@@ -12,7 +12,7 @@ from operator import le, lt
 
 from tracegen.errors import FileError
 from tracegen.found import Row
-from tracegen.ir import MAX_STAGES
+from tracegen.ir import MAX_STAGES, STAGE_SHIFT
 from tracegen.readers.events import Gather, label
 from tracegen.readers.threads import Id, Thread
 
@@ -119,8 +119,10 @@ def split(gather: Gather, own: bool) -> tuple[dict[int, RankRow], list[Row]]:
             others.append(other)
     if ranks and (beyond := max(ranks)) >= MAX_STAGES:
         raise FileError(f"{gather.path}: a slice is of rank {beyond}; ranks are below {MAX_STAGES}")
-    for row in ranks.values():
+    for rank, row in ranks.items():
         in_order(row)
+        if gather.namer.needs_rank:
+            row.code = array("q", [code + (rank << STAGE_SHIFT) for code in row.code])
     return ranks, others
 
 

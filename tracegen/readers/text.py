@@ -11,6 +11,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -25,6 +26,8 @@ EXPECTED = 'expected a Chrome trace, {"traceEvents":[...]} or an array of events
 CHUNK = 1 << 19
 EVENTS = "traceEvents"
 
+# Keys of an event that decide a figure.
+DECISIVE = ("ts", "dur", "ph", "tid")
 # How many events are parsed singly where a chunk of text could not be.
 ONE_BY_ONE = 4000
 
@@ -183,8 +186,24 @@ class Document:
                 return at + 1
             events, after = _chunk(text, at) or self._one_by_one(at, number)
             if events:
+                self._report_twice(number, events, at, after)
                 yield number, events, _exactly(text, at, after)
             number, at = number + len(events), after
+
+    def _report_twice(self, number: int, events: list[Any], at: int, after: int) -> None:
+        """Say where an event has one of its decisive keys twice; as in all JSON the last counts."""
+        objects = [event for event in events if type(event) is dict]
+        for key in DECISIVE:
+            if self.text.count(f'"{key}"', at, after) > sum(key in event for event in objects):
+                break
+        else:
+            return
+        for event in range(number, number + len(events)):
+            twice: list[str] = []
+            _, at = _pairs_decoder(twice).raw_decode(self.text, _skip(_GAP, self.text, at))
+            for key in twice:
+                text = f"event {event}: it has {key!r} twice; the last one counts"
+                self.warnings.add("keys that are there twice", text)
 
     def _one_by_one(self, at: int, number: int) -> tuple[list[Any], int]:
         """Some events from `at`, and where they end: the end of the text where it is cut off."""
@@ -212,7 +231,8 @@ class Document:
         if isinstance(error, RecursionError):
             raise FileError(f"{self.path}: {event}{self._where(at)}: it is nested too deeply")
         place = error.value if isinstance(error, StopIteration) else getattr(error, "pos", at)
-        reason = getattr(error, "msg", str(error) or "there is no value")
+        no_value = isinstance(error, StopIteration)
+        reason = "expecting a value" if no_value else getattr(error, "msg", "a number is too long")
         rest = self.text[place:].strip()
         if reason.startswith("Unterminated string") or _CUT.fullmatch(rest):
             self._say_cut(f"{event}{self._where(at)} is not complete; what comes before is read")
@@ -227,6 +247,18 @@ class Document:
 
     def _say_cut(self, what: str) -> None:
         self.warnings.add("cuts", f"the file is cut off: {what}")
+
+
+def _pairs_decoder(twice: list[str]) -> json.JSONDecoder:
+    """A decoder that notes the keys which an object has twice."""
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice.extend(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
+        return found
+
+    return json.JSONDecoder(object_pairs_hook=note)
 
 
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -48,13 +48,13 @@ class Tiles:
         p = max(self.ranks, default=-1) + 1
         if self.about.own:
             p = max(p, self.about.num_ranks)
-        for rank in range(p):
-            if rank not in self.ranks or not self.ranks[rank].code:
-                self.gather.warnings.add("ranks without slices", f"rank {rank} has no slices")
         rows = [self.ranks.get(rank) or RankRow() for rank in range(p)]
         streams = tuple(Stream(row.code, row.mate) for row in rows)
         m, stages = self._sizes(streams)
         placement = self.about.placement(stages, p) or self._placement(streams, stages, m)
+        for rank, stream in enumerate(streams):
+            if not stream and (not self.about.own or rank in placement.ranks):
+                self.gather.warnings.add("ranks without slices", f"rank {rank} has no slices")
         steps = self.about.num_steps if m == self.about.num_microbatches else 1
         if any(len(stream) % steps for stream in streams):
             self.gather.warnings.add(
