@@ -38,7 +38,9 @@ def heading(told: Explained, path: list[Piece]) -> Iterator[Text]:
         f"bubble ratio {metrics.bubble_ratio(line):.2%}"
     )
     what = "kernels" if line.kernels is not None else "actions"
-    between = "transfers" if not told.measured else "transfers and the host"
+    between = "transfers"
+    if told.measured or any(line.held):
+        between += " and the host" if told.measured else " and what else holds ranks"
     yield Text(
         f"critical path: {count} {what} {duration(running)}, {between} {duration(moving)}; "
         "nothing that is not on it helps"
