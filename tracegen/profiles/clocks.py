@@ -17,7 +17,6 @@ from tracegen.errors import FileError
 from tracegen.profiles.lines import Line, Point, between
 from tracegen.profiles.model import RankProfile
 
-# A rate below this is not said.
 _PER_MILLION = 1e6
 
 
@@ -135,7 +134,8 @@ def _rates(
                 continue
             seen.add(far)
             agenda.append(far)
-            line = _line(pair, near == a, clocks[near], clocks[far])
+            one = ranks[far].host == ranks[near].host != ""
+            line = _line(pair, near == a, clocks[near], clocks[far], one)
             if line.slack_ns < -1:
                 raise FileError(
                     f"{ranks[far].path}: its clock cannot be related to that of "
@@ -150,7 +150,7 @@ def _rates(
     return drifts, loose
 
 
-def _line(pair: _Pair, near_is_first: bool, near: Clock, far: Clock) -> Line:
+def _line(pair: _Pair, near_is_first: bool, near: Clock, far: Clock, one_clock: bool) -> Line:
     """What to add to the far clock beyond its offset so far, over time from its origin."""
     to_far, from_far = (pair.forth, pair.back) if near_is_first else (pair.back, pair.forth)
     below: list[Point] = [
@@ -159,7 +159,7 @@ def _line(pair: _Pair, near_is_first: bool, near: Clock, far: Clock) -> Line:
     above: list[Point] = [
         (float(sent - far.origin_ns), float(near.at(got) - far.at(sent))) for sent, got in from_far
     ]
-    return between(below, above)
+    return between(below, above, one_clock=one_clock)
 
 
 def _bounds(

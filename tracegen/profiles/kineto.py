@@ -47,6 +47,8 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _RECEIVE = re.compile(r"(gloo|nccl|ucc|mpi):recv\b")
 _SEND = re.compile(r"c10d::(i?send)$")
 _OTHER_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "ucc:", "mpi:", "record_param_comms")
+# Operators that compute nothing; torch's runtime calls them around its sends.
+_NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
 
@@ -196,7 +198,7 @@ class _Gather:
             return _RECEIVE_RANGE, 0, 0
         if name.startswith(_OTHER_COMMUNICATION):
             return _COMMUNICATION, 0, 0
-        if category == "user_annotation":
+        if category == "user_annotation" or name.removeprefix("aten::") in _NO_WORK:
             return _IGNORED, 0, 0
         return (_BACKWARD_OP if name.startswith(_AUTOGRAD) else _OP), 0, 0
 
@@ -302,15 +304,17 @@ class _Gather:
             found.rank = rank
         elif match := _RANK_IN_NAME.search(Path(self.path).name):
             found.rank = int(match[1])
-        found.peers = pipeline_of(said)
+        found.peers, found.only_group = pipeline_of(said)
         host = about.get("host_name")
         found.host = host if isinstance(host, str) else ""
         base = about.get("baseTimeNanoseconds", 0)
         found.shift_ns = (self.base or 0) * 1000 + (base if type(base) is int else 0)
 
 
-def pipeline_of(said: dict[str, Any]) -> tuple[int, ...]:
+def pipeline_of(said: dict[str, Any]) -> tuple[tuple[int, ...], bool]:
     """The ranks of the pipeline's process group, as `distributedInfo` has it; () if it does not.
+
+    And whether nothing says that the group is the pipeline's.
 
     A group is the pipeline's if its description says pp or pipeline (a DeviceMesh's `mesh_pp`,
     Megatron's PIPELINE_MODEL_PARALLEL_GROUP); where there is one group only, it is that.
@@ -326,8 +330,8 @@ def pipeline_of(said: dict[str, Any]) -> tuple[int, ...]:
             named[str(group.get("pg_desc", group.get("pg_name"))).lower()] = tuple(ranks)
     for name, ranks in named.items():
         if re.search(r"(^|[^a-z])pp([^a-z]|$)|pipeline_(model_)?parallel(_group)?$", name):
-            return ranks
-    return next(iter(named.values())) if len(named) == 1 else ()
+            return ranks, False
+    return (next(iter(named.values())), True) if len(named) == 1 else ((), False)
 
 
 def _correlation(event: dict[str, Any]) -> int | None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 # No clock that is disciplined by NTP or PTP runs faster or slower than this against another.
 MAX_RATE = 1e-3
 _HALVINGS = 80
+# A slope must leave this times the room of a level line, or it is no more than chance.
+_MUCH = 1.5
 
 Point = tuple[float, float]
 
@@ -33,12 +35,13 @@ class Line:
     spread_ns: float
 
 
-def between(below: Sequence[Point], above: Sequence[Point]) -> Line:
-    """The line in the middle of those that fit; it has no rate where a level line fits.
+def between(below: Sequence[Point], above: Sequence[Point], *, one_clock: bool = False) -> Line:
+    """The line in the middle of those that fit; a level one where no other has much more room.
 
     Args:
         below: (time, bound) of points that are not above it; not empty.
         above: likewise of those that are not below it.
+        one_clock: whether a level line is meant, if any fits.
     """
     times = [t for t, _ in (*below, *above)]
     first, last = min(times), max(times)
@@ -55,7 +58,7 @@ def between(below: Sequence[Point], above: Sequence[Point]) -> Line:
 
     level = room(0.0)
     best = _peak(room, -MAX_RATE, MAX_RATE)
-    rate = 0.0 if level >= 0 else best
+    rate = 0.0 if level >= (0 if one_clock else room(best) / _MUCH) and level >= 0 else best
     offset, slack = (high(rate) + low(rate)) / 2, room(rate) / 2
     if slack < 0:
         return Line(offset, rate, slack, 0.0)

@@ -79,6 +79,7 @@ class Recorded:
         path: the file, for messages.
         rank: of all ranks of the run, -1 if the file does not say.
         peers: the ranks of its pipeline in order, empty if the file does not say.
+        only_group: whether that is the one group the file names, and not said to be a pipeline's.
         host: what tells its clock from others; "" if it is not said.
         windows: the actions, by start; communication among them.
         marks: where the profiler's own steps begin.
@@ -96,6 +97,7 @@ class Recorded:
     path: str
     rank: int = -1
     peers: tuple[int, ...] = ()
+    only_group: bool = False
     host: str = ""
     windows: list[Window] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)

@@ -106,6 +106,12 @@ def _by_groups(files: Sequence[Recorded], warnings: Warnings) -> list[tuple[Reco
             f"{clash[0].path} and {clash[1].path} run the same stages, and distributedInfo names "
             f"no group of the pipeline; give --rank-map: {MAP_HELP}"
         )
+    if all(one.one_stage and one.only_group for one in there.values()) and len(peers) > 1:
+        warnings.add(
+            "groups",
+            f"distributedInfo names no group of the pipeline: all {len(peers)} ranks count as one; "
+            "if there are several, give --rank-map",
+        )
     if lost := [rank for rank in peers if rank not in there]:
         warnings.add(
             "missing",

@@ -1,0 +1,103 @@
+"""Training runs on torch's own schedules under torch.profiler, read back from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests import profiles_worker
+from tests.execute_team import Team
+from tracegen import attribution
+from tracegen.ir import NO_MATE
+from tracegen.profiles.nearest import known
+from tracegen.profiles.reading import read
+from tracegen.timeline import Timeline
+
+CASES = [
+    ("Interleaved1F1B", 8),
+    ("InterleavedZeroBubble", 8),
+    ("DualPipeV", 10),
+    ("ZBVZeroBubble", 8),
+    ("LoopedBFS", 4),
+    ("GPipe", 4),
+    ("1F1B", 6),
+]
+# Between a call and its first operation, and what a loaded machine adds; ns.
+OVERHEAD = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def teams() -> Iterator[dict[int, Team]]:
+    made = {p: Team(p) for p in (2, 4)}
+    yield made
+    for team in made.values():
+        team.end()
+
+
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize(("name", "microbatches"), CASES)
+def test_the_order_and_the_times_are_those_of_record(
+    teams: dict[int, Team], tmp_path: Path, p: int, name: str, microbatches: int
+) -> None:
+    found = teams[p].run(profiles_worker.train, name, microbatches, str(tmp_path))
+    recorded = found[0][1]
+    line = read([tmp_path])
+    assert line.program.ranks == recorded.program.ranks
+    for rank, (order, _) in enumerate(found):
+        if order is not None:
+            assert [str(step) for step in line.program.ranks[rank]] == order
+    assert known(line).names == known(recorded).names
+    assert line.program.name == recorded.program.name != ""
+    _same_times(line, recorded)
+    _no_receive_before_its_send(line)
+
+
+def _same_times(line: Timeline, recorded: Timeline) -> None:
+    """Tiles of operations lie in the calls that `record` measured, and are most of them."""
+    late = [a - b for a, b in zip(line.start_ns, recorded.start_ns, strict=True)]
+    shift = median(late)
+    early = [a - shift - b for a, b in zip(line.start_ns, recorded.start_ns, strict=True)]
+    over = [a - shift - b for a, b in zip(line.end_ns, recorded.end_ns, strict=True)]
+    assert min(early) > -OVERHEAD
+    assert max(over) < OVERHEAD
+    assert abs(median(early)) < OVERHEAD
+    assert abs(median(over)) < OVERHEAD
+    measured, by_record = sum(line.busy_ns), sum(recorded.busy_ns)
+    assert 0.5 * by_record < measured < 1.05 * by_record
+
+
+def _no_receive_before_its_send(line: Timeline) -> None:
+    for one in line.transfers():
+        inside = not one.forward and _is_pair(line, one.target)
+        ends = line.end_ns if inside else line.start_ns
+        assert ends[one.target] >= line.end_ns[one.source]
+
+
+def _is_pair(line: Timeline, step: int) -> bool:
+    rank = line.program.rank_of_step(step)
+    return line.program.ranks[rank].mates[step - line.program.offsets[rank]] != NO_MATE
+
+
+def test_a_rank_that_sleeps_is_a_bubble_on_the_others(
+    teams: dict[int, Team], tmp_path: Path
+) -> None:
+    nap_ns = 300_000_000
+    teams[2].run(profiles_worker.train, "GPipe", 3, str(tmp_path), nap_ns / 1e9)
+    line = read([tmp_path])
+    assert line.busy_ns[0] > nap_ns  # it is inside the forward of the rank that sleeps
+    assert line.busy_ns[1] < nap_ns / 2
+    assert line.idle_ns[1] > 0.9 * nap_ns
+    waits = attribution.totals(line, 1)
+    assert waits[attribution.Cause.WAIT] > 0.9 * nap_ns
+
+
+def test_several_steps_are_told_apart(teams: dict[int, Team], tmp_path: Path) -> None:
+    teams[2].run(profiles_worker.train, "Interleaved1F1B", 4, str(tmp_path), 0.0, 3)
+    line = read([tmp_path])
+    assert line.config["executed"]["steps_measured"] == 3
+    assert known(line).names[0] == "interleaved-1f1b"
