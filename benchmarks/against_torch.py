@@ -38,7 +38,9 @@ def torch_steps(schedule: str, p: int, m: int, target: str) -> None:
     last = p * v - 1
 
     def stage_to_rank(stage: int) -> int:
-        return stage % p if schedule != "zbv" and schedule != "dualpipev" else min(stage, last - stage)
+        return (
+            stage % p if schedule != "zbv" and schedule != "dualpipev" else min(stage, last - stage)
+        )
 
     lowered = pipelining._add_send_recv(order, stage_to_rank, p * v)
     simulated = pipelining._simulate_comms_compute(lowered, stage_to_rank, p * v)
