@@ -184,14 +184,22 @@ def _holding(
 
 def _all(program: Program, costs: Costs, rank: int, at: str) -> Iterator[tuple[int, int, float]]:
     """As `_holding`, of all that the rank holds."""
-    S = program.num_stages
+    change = changes(costs, program.num_stages, at)
+    return _holding(program, rank, change, resident(program, costs)[rank])
+
+
+def changes(costs: Costs, num_stages: int, at: str) -> dict[int, list[float]]:
+    """By kind (F, B, I, W) and stage, what an action adds to all that its rank holds.
+
+    Raises:
+        CostError: if sizes are given for another number of stages, or not those of activations.
+    """
     if costs.memory and not costs.in_bytes:
         raise CostError(
             "[memory] gives bytes, but those of activations are missing; add activation_bytes"
         )
-    stash = [_size(costs, "w_stash_bytes", s, S) for s in range(S)]
-    change = _changes(costs.activations(S), stash, _kept(costs)[at])
-    return _holding(program, rank, change, resident(program, costs)[rank])
+    stash = [_size(costs, "w_stash_bytes", s, num_stages) for s in range(num_stages)]
+    return _changes(costs.activations(num_stages), stash, _kept(costs)[at])
 
 
 def _size(costs: Costs, name: str, stage: int, num_stages: int) -> float:

@@ -23,6 +23,7 @@ COMMANDS = {
     "check": "Is a schedule, CSV or trace complete, in order and free of deadlock?",
     "diff": "What changed between two traces, in the terms of the subject.",
     "golden": "Make a folder of golden traces, and hold it against what is made now.",
+    "solve": "The best order for sizes, costs and a memory limit, with a proven bound.",
     "export": "Write a schedule as PyTorch's schedule CSV.",
     "import": "Read PyTorch's schedule CSV, or profiles of a run, and write the trace.",
     "compare": "Schedules of one model side by side, or over a grid of sizes and costs.",
