@@ -27,7 +27,7 @@ CLASSES = {
 
 
 def torch_steps(schedule: str, p: int, m: int, target: str) -> None:
-    """torch's own way to a trace; prints the CPU seconds it took."""
+    """Take the way to a trace that torch has; prints the CPU seconds it took."""
     from torch.distributed.pipelining import _schedule_visualizer as visualizer
     from torch.distributed.pipelining import schedules as pipelining
 
