@@ -189,12 +189,10 @@ def _check_numbering(streams: Sequence[Stream], name: str) -> None:
         )
 
 
-def placement_of(
-    ranks: tuple[int, ...], batches: dict[int, set[int]], m: int, p: int
-) -> Placement:
+def placement_of(ranks: tuple[int, ...], batches: dict[int, set[int]], m: int, p: int) -> Placement:
     """A known placement that has these ranks of stages and chains, else one named custom."""
     chains = _chains(batches, m)
-    v = len(ranks) // p
+    v = max(1, len(ranks) // p)
     for place in (loop, v_shape, both_ways):
         try:
             known = place(p, v)

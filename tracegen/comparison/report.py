@@ -77,6 +77,8 @@ def headline(found: Difference) -> str:
 def text(found: Difference) -> Iterator[str]:
     """The report, line by line."""
     yield headline(found)
+    if found.steps:
+        yield f"the first: {describe(found, found.steps[0])}"
     yield from _part("configuration", map(str, found.configuration))
     first = [
         f"rank {rank}: {first_line(found, change, follows)}"
