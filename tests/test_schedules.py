@@ -390,12 +390,12 @@ def test_bubble_rates_of_the_zero_bubble_paper(row: tuple[object, ...]) -> None:
         assert f"{float(rate):.4f}".lstrip("0") == printed, name
 
 
-@pytest.mark.parametrize(("f", "i", "w"), [*COSTS, (9, 8, 10)])
+@pytest.mark.parametrize(("f", "i", "w"), [*COSTS, (9, 8, 10), (2, 6, 4), (1, 9, 6), (4, 7, 5)])
 def test_zb_h1_idles_as_the_closed_form_says(f: int, i: int, w: int) -> None:
     for p in range(1, 7):
         for m in range(p, 13):
             times = replay(case("zb-h1", p, m), f, i, w)
-            assert times.idle(0) == (p - 1) * max(f + max(0, i - w), min(i, w))
+            assert times.idle(0) == (p - 1) * max(f, i, f + i - w)
 
 
 def test_zb_h1_keeps_the_memory_of_1f1b() -> None:
