@@ -248,8 +248,8 @@ class Watch:
         busy = busy or [n for n, rank in enumerate(ranks) if rank.state == SETUP]
         if not busy:
             return f"nothing has moved for {limit:g} s: {self.whereabouts()}"
-        who = " and ".join(f"{self._name(n)} hangs {self._where(n)}" for n in busy)
-        return f"{who}: no progress for {limit:g} s (--hang-timeout for slower actions)"
+        first, *more = (hangs(self._name(n), self._where(n), limit) for n in busy)
+        return "; ".join([first, *more])
 
     def _name(self, number: int) -> str:
         if len(self.processes) == 1 and self.task.program.num_ranks > 1:
@@ -259,6 +259,11 @@ class Watch:
 
     def _where(self, number: int) -> str:
         return where(self.task.program, Progress(self.row, number))
+
+
+def hangs(name: str, at: str, limit_s: float) -> str:
+    """What is said of a rank that does not go on."""
+    return f"{name} hangs {at}: no progress for {limit_s:g} s (--hang-timeout for slower actions)"
 
 
 def _last_words(pipe: connection.Connection) -> Any:

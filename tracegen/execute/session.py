@@ -70,12 +70,14 @@ class Session:
 
     Attributes:
         control: a gloo group of all, for objects.
+        timeout: of every collective and message.
         groups: those made so far; every process makes the same ones in the same order.
     """
 
     world: World
     device: Device
     control: Any
+    timeout: timedelta
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
 
     @classmethod
@@ -85,7 +87,7 @@ class Session:
         backend = "nccl" if device_name == "cuda" else "gloo"
         if backend == "nccl" and not dist.is_nccl_available():
             raise ExecuteError(f"device cuda: torch {torch.__version__} has no NCCL")
-        how: dict[str, Any] = {}
+        timeout, how = timedelta(seconds=timeout_s), dict[str, Any]()
         if world.address is not None:
             how["init_method"] = f"tcp://{world.address}"
         try:
@@ -93,7 +95,7 @@ class Session:
                 backend,
                 rank=world.rank,
                 world_size=world.size,
-                timeout=timedelta(seconds=timeout_s),
+                timeout=timeout,
                 **how,
             )
         except (RuntimeError, ValueError) as error:
@@ -103,8 +105,10 @@ class Session:
                     "leave --port out for a free one"
                 ) from None
             raise
-        control = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
-        return cls(world, device, control)
+        control = dist.group.WORLD
+        if backend != "gloo":
+            control = dist.new_group(backend="gloo", timeout=timeout)
+        return cls(world, device, control, timeout)
 
     def close(self) -> None:
         self.groups.clear()
@@ -113,7 +117,7 @@ class Session:
     def group(self, label: str, ranks: tuple[int, ...]) -> Any:
         """A group of world ranks, made by all processes at once."""
         if (label, ranks) not in self.groups:
-            self.groups[label, ranks] = dist.new_group(list(ranks))
+            self.groups[label, ranks] = dist.new_group(list(ranks), timeout=self.timeout)
         return self.groups[label, ranks]
 
     def gather(self, item: Any) -> list[Any] | None:

@@ -16,13 +16,15 @@ from torch import distributed as dist
 
 from tracegen.errors import ExecuteError, TracegenError
 from tracegen.execute.job import run_job
-from tracegen.execute.launch import Failure, Task
+from tracegen.execute.launch import Failure, Task, hangs
 from tracegen.execute.outcome import Outcome
-from tracegen.execute.progress import Progress, unshared, where
+from tracegen.execute.progress import COMPUTING, DONE, Progress, unshared, where
 from tracegen.execute.session import Session, World
 
-# The launcher ends processes that hang; the group's own limit only backs it up.
+# The launcher, or a thread under torchrun, ends processes that hang; the limit of each
+# message and collective only backs them up. A rank may wait for many actions of others.
 TIMEOUT_S = 300.0
+POLL_S = 0.5
 # Under torchrun nobody else tells whose failure came first: one that only lost touch
 # with another rank holds back, so that the other's message comes alone.
 HOLD_BACK_S = 2.0
@@ -95,8 +97,9 @@ def run_under_torchrun(task: Task) -> Outcome | None:
     assert world is not None
     torch.set_num_threads(task.options.threads)
     progress = unshared(world.rank)
+    _end_when_hung(task, progress)
     try:
-        session = Session.open(world, task.options.device, task.options.hang_s)
+        session = Session.open(world, task.options.device, TIMEOUT_S)
         found = run_job(session, task.program, task.options, progress)
         session.close()
         return found
@@ -109,6 +112,26 @@ def run_under_torchrun(task: Task) -> Outcome | None:
         rank = world.rank // task.options.ep
         at = where(task.program, progress)
         raise ExecuteError(f"rank {rank} failed {at}: {said.cause}") from None
+
+
+def _end_when_hung(task: Task, progress: Progress) -> None:
+    """End this process, and with it torchrun all others, if it stays in one action too long."""
+    limit = task.options.hang_s
+    rank = progress.process // task.options.ep
+
+    def watch() -> None:
+        seen, since = -1, time.monotonic()
+        while progress.state != DONE:
+            if progress.changes != seen or progress.state != COMPUTING:
+                seen, since = progress.changes, time.monotonic()
+            elif time.monotonic() - since > limit:
+                at = where(task.program, progress)
+                sys.stderr.write(f"Error: {hangs(f'rank {rank}', at, limit)}\n")
+                sys.stderr.flush()
+                os._exit(2)
+            time.sleep(POLL_S)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def failure(error: BaseException) -> Failure:
