@@ -149,7 +149,10 @@ def _queued_spans(
         done: when.
         step_of: the step of a job that is no transfer.
     """
-    first, spans = work.queued.first, {}
+    first = work.queued.first
+    spans: dict[tuple[int, int, bool], tuple[int, int]] = {}
+    if not work.queued.link:
+        return spans
     for target in range(first):
         for at in range(work.first_wait[target], work.first_wait[target + 1]):
             if (job := work.wait_on[at]) >= first:

@@ -63,6 +63,7 @@ UNSHARD, RESHARD, REDUCE_GRAD, SUM_REPLICAS, OPTIMIZER = range(8, len(KINDS))
 
 STAGE_SHIFT, MICROBATCH_SHIFT = 8, 24
 KIND_MASK, STAGE_MASK = 0xFF, 0xFFFF
+ALL_BUT_MICROBATCH = (1 << MICROBATCH_SHIFT) - 1
 MAX_STAGES = STAGE_MASK + 1
 MAX_MICROBATCHES = 1 << 32
 NO_MATE = -1
@@ -209,6 +210,11 @@ class Stream(Sequence[Step]):
 
     def halves(self) -> Iterator[tuple[int, int]]:
         """(position, code) of every action, both halves of a pair at one position."""
+        if self.mates.count(NO_MATE) == len(self.mates):
+            return enumerate(self.codes)
+        return self._halves()
+
+    def _halves(self) -> Iterator[tuple[int, int]]:
         for at, (code, mate) in enumerate(zip(self.codes, self.mates, strict=True)):
             yield at, code
             if mate != NO_MATE:

@@ -11,10 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tracegen.costs import Costs
 from tracegen.errors import CostError
-from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program, decode
+from tracegen.ir import (
+    ALL_BUT_MICROBATCH,
+    KIND_MASK,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Program,
+    Stream,
+    decode,
+)
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
@@ -84,12 +93,18 @@ def peaks(program: Program, costs: Costs) -> dict[str, list[float]]:
     size = costs.activations(program.num_stages)
     ledgers = {at: _changes(size, [0.0] * len(size), kept) for at, kept in _kept(costs).items()}
     return {
-        at: [
-            as_number(max((held for _, _, held in _holding(program, rank, change)), default=0))
-            for rank in range(program.num_ranks)
-        ]
+        at: [as_number(_peak(stream, change, program.forward_only)) for stream in program.ranks]
         for at, change in ledgers.items()
     }
+
+
+def _peak(stream: Stream, change: dict[int, list[float]], forward_only: bool) -> float:
+    """The most of `_holding`, without its positions: alike actions are looked up once."""
+    alike = [code & ALL_BUT_MICROBATCH for _, code in stream.halves()]
+    by = {key: change[key & KIND_MASK][key >> STAGE_SHIFT & STAGE_MASK] for key in set(alike)}
+    if forward_only:
+        return max(by.values(), default=0.0)
+    return max(accumulate(map(by.__getitem__, alike)), default=0.0)
 
 
 def peak_bytes(program: Program, costs: Costs) -> dict[str, list[float]] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracegen.deps import NOTHING
 from tracegen.ir import (
+    ALL_BUT_MICROBATCH,
     KIND_MASK,
     KINDS,
     MICROBATCH_SHIFT,
@@ -33,8 +34,6 @@ from tracegen.timeline import Timeline
 LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
 PAIR_LETTERS = {FULL: "B", INPUT: "I"}
 CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
-
-LOW = (1 << MICROBATCH_SHIFT) - 1  # of a code, all but the microbatch
 
 
 @dataclass
@@ -100,7 +99,8 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
         waited, free = start - free, end
         if end == start:
             continue
-        key = (code & LOW, mate & LOW if mate != NO_MATE else mate, waited != 0, blocker != NOTHING)
+        alike = mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH
+        key = (code & ALL_BUT_MICROBATCH, alike, waited != 0, blocker != NOTHING)
         try:
             letter, other, shape = known[key]
         except KeyError:

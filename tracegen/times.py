@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracegen.cost_checks import TIMES, Table
 from tracegen.errors import CostError
 from tracegen.ir import (
+    ALL_BUT_MICROBATCH,
     KIND_MASK,
     MICROBATCH_SHIFT,
     NO_MATE,
@@ -20,6 +22,7 @@ from tracegen.ir import (
     SUM_REPLICAS,
     Placement,
     Program,
+    Stream,
     encode,
 )
 from tracegen.ir import B as FULL
@@ -122,6 +125,22 @@ class Times:
         if pair is None:
             return self.duration(code) + self.duration(mate)
         return pair if self.jitter is None else self.jitter.of(pair, code, PAIR)
+
+    def durations(self, stream: Stream) -> array[int]:
+        """The ns of every step of a rank. What steps alike have in common is looked up once."""
+        if self.single or self.single_pair or self.jitter is not None:
+            return array("q", map(self.duration, stream.codes, stream.mates))
+        alike = [
+            code & ALL_BUT_MICROBATCH
+            if mate == NO_MATE
+            else code & ALL_BUT_MICROBATCH | (mate & ALL_BUT_MICROBATCH) + 1 << MICROBATCH_SHIFT
+            for code, mate in zip(stream.codes, stream.mates, strict=True)
+        ]
+        known = {
+            key: self.duration(key & ALL_BUT_MICROBATCH, (key >> MICROBATCH_SHIFT) - 1)
+            for key in set(alike)
+        }
+        return array("q", map(known.__getitem__, alike))
 
     def in_step(self, code: int) -> int:
         """The code with its microbatch numbered within its step."""

@@ -85,18 +85,21 @@ def lower(program: Program, times: Times) -> Work:
     first_wait, wait_on, lag = array("q", [0]), array("q"), array("q")
     duration = array("q")
     for stream, base in zip(program.ranks, program.offsets, strict=False):
-        for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
-            duration.append(times.duration(code, mate))
-            if (source := needs.forward[step]) != NOTHING:
+        duration += times.durations(stream)
+        steps = slice(base, base + len(stream))
+        for code, mate, forward, backward in zip(
+            stream.codes, stream.mates, needs.forward[steps], needs.backward[steps], strict=True
+        ):
+            if forward != NOTHING:
                 late = lag_forward[code >> STAGE_SHIFT & STAGE_MASK]
                 if late != NO_WAIT:
-                    wait_on.append(source)
+                    wait_on.append(forward)
                     lag.append(late)
-            if (source := needs.backward[step]) != NOTHING:
+            if backward != NOTHING:
                 half = code if mate == NO_MATE else mate
                 late = lag_backward[half >> STAGE_SHIFT & STAGE_MASK]
                 if late != NO_WAIT:
-                    wait_on.append(source)
+                    wait_on.append(backward)
                     lag.append(late)
             first_wait.append(len(wait_on))
     return Work(_streams(program), duration, first_wait, wait_on, lag, Queued(len(program)))
