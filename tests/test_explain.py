@@ -259,3 +259,20 @@ def test_refusals(tmp_path: Path) -> None:
         .splitlines()[-1]
         .endswith("x.json has times of its own; leave the model out")
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["moe-1f1b-bad-overlap", "-p", "2", "-m", "3"],
+        ["1f1b", "-p", "3", "-m", "4", "--alpha", "500", "--p2p", "blocking"],
+        ["zb-h2", "-p", "3", "-m", "5", "--steps", "2", "--optimizer", "100"],
+    ],
+    ids=lambda options: options[0],
+)
+def test_the_path_of_run_is_as_long_as_the_step(options):
+    told = json.loads(run("run", "--json", "--no-trace", "-s", *options).stdout)
+    path = told["critical_path"]
+    assert path[0]["start_us"] == 0
+    assert [piece["end_us"] for piece in path[:-1]] == [piece["start_us"] for piece in path[1:]]
+    assert path[-1]["end_us"] == told["makespan_us"]

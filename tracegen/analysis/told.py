@@ -121,14 +121,14 @@ def as_data(told: Explained, path: list[Piece], gains: list[Gain]) -> dict[str, 
     return {
         **metrics.summary(told.line),
         "measured": told.measured,
-        "critical_path": [_piece(piece) for piece in path],
+        "critical_path": [piece_as_data(piece) for piece in path],
         "gaps": [
             {
                 "rank": gap.rank,
                 "start_us": us(gap.start_ns),
                 "end_us": us(gap.end_ns),
                 "before": gap.before,
-                "chain": [_piece(piece) for piece in gap.chain],
+                "chain": [piece_as_data(piece) for piece in gap.chain],
             }
             for gap in told.gaps()
         ],
@@ -137,7 +137,8 @@ def as_data(told: Explained, path: list[Piece], gains: list[Gain]) -> dict[str, 
     }
 
 
-def _piece(piece: Piece) -> dict[str, Any]:
+def piece_as_data(piece: Piece) -> dict[str, Any]:
+    """A piece of a path as plain data: rank, action, start and end in µs."""
     return {
         "rank": piece.rank,
         "action": piece.action,

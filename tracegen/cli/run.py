@@ -116,10 +116,22 @@ def _report(line: Timeline, target: str | None, explain: bool) -> dict[str, Any]
 
     return {
         **metrics.summary(line),
-        "critical_path": metrics.critical_steps(line),
+        "critical_path": _critical_path(line),
         **({"idle_parts": attribution.rows(line)} if explain else {}),
         "trace": target,
     }
+
+
+def _critical_path(line: Timeline) -> list[dict[str, Any]]:
+    """The steps that the makespan is the sum of; kernels and what holds a rank, where known."""
+    if line.kernels is None and not line.held:
+        from tracegen import metrics
+
+        return metrics.critical_steps(line)
+    from tracegen.analysis.explain import Explained
+    from tracegen.analysis.told import piece_as_data
+
+    return [piece_as_data(piece) for piece in Explained(line).path()]
 
 
 def _print(line: Timeline, explain: bool, to_stderr: bool) -> None:
