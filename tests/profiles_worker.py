@@ -1,6 +1,6 @@
 """What a process of the profiled training runs does; see test_profiles_runs.py.
 
-`python tests/profiles_worker.py FOLDER` records the small profiles of tests/data/profiles.
+`python tests/profiles_worker.py FOLDER` records the small profiles of examples/profiles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ NAMES = {
 }
 
 
-def schedule_of(rank: int, size: int, name: str, microbatches: int, nap: float = 0.0) -> Any:
+def schedule_of(
+    rank: int, size: int, name: str, microbatches: int, nap: float = 0.0, width: int = WIDTH
+) -> Any:
     """A schedule of torch's, and the arguments of its step; `nap` s of sleep in stage 0's F1."""
     import torch
     from torch.distributed import pipelining
@@ -50,17 +52,17 @@ def schedule_of(rank: int, size: int, name: str, microbatches: int, nap: float =
 
     def stage(number: int) -> Any:
         torch.manual_seed(number)
-        parts: list[Any] = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()]
+        parts: list[Any] = [torch.nn.Linear(width, width), torch.nn.Tanh()]
         if nap and number == 0:
             parts.append(Napping())
-        module = torch.nn.Sequential(*parts, torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
+        module = torch.nn.Sequential(*parts, torch.nn.Linear(width, width), torch.nn.Tanh())
         return PipelineStage(module, number, total, torch.device("cpu"))
 
     stages = [stage(number) for number in owned]
     mean = torch.nn.functional.mse_loss
     one = stages[0] if len(stages) == 1 else stages
     schedule = getattr(pipelining, f"Schedule{name}")(one, microbatches, loss_fn=mean)
-    x = torch.randn(microbatches * 64, WIDTH)
+    x = torch.randn(microbatches * 64, width)
 
     def step() -> None:
         args = (x,) if 0 in owned else ()
@@ -71,7 +73,14 @@ def schedule_of(rank: int, size: int, name: str, microbatches: int, nap: float =
 
 
 def train(
-    session: Any, name: str, microbatches: int, folder: str, nap: float = 0.0, steps: int = 1
+    session: Any,
+    name: str,
+    microbatches: int,
+    folder: str,
+    nap: float = 0.0,
+    steps: int = 1,
+    warm: int = 1,
+    width: int = WIDTH,
 ) -> Any:
     """Steps under the profiler and `record`: what torch's order is, and what `record` found."""
     from torch import distributed as dist
@@ -80,8 +89,9 @@ def train(
     import tracegen
 
     rank, size = session.world.rank, session.world.size
-    schedule, step = schedule_of(rank, size, name, microbatches, nap)
-    step()
+    schedule, step = schedule_of(rank, size, name, microbatches, nap, width)
+    for _ in range(warm):
+        step()
     dist.barrier()
     with (
         tracegen.record(schedule) as recording,
@@ -121,7 +131,7 @@ def main(folder: Path) -> None:
     team = Team(2)
     for name, microbatches in (("DualPipeV", 4), ("GPipe", 3), ("1F1B", 3)):
         with tempfile.TemporaryDirectory() as raw:
-            team.run(train, name, microbatches, raw)
+            team.run(train, name, microbatches, raw, 0.0, 1, 5, 1536)
             target = folder / NAMES[name]
             target.mkdir(parents=True, exist_ok=True)
             for path in sorted(Path(raw).iterdir()):

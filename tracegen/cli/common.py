@@ -221,10 +221,10 @@ def is_trace(name: str) -> bool:
 
 def read_trace(name: str, name_pattern: str | None = None) -> Timeline:
     """A trace, or the profiles of a run; what is odd about profiles is said on stderr."""
-    from tracegen.profiles.door import read
+    from tracegen.profiles.door import is_profile, read
 
     line = read(name, name_pattern)
-    if "profile" in line.config.get("executed", {}) and not (line.found and line.found.own):
+    if is_profile(name):
         warn(name, line)
     return line
 

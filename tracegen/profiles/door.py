@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tracegen.profiles.inputs import is_profile
+from tracegen.profiles.inputs import is_profile as is_profile
 from tracegen.readers import chrome
 from tracegen.timeline import Timeline
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ def given(names: Sequence[str | Path]) -> Given:
     return Given(kinds[0], paths)
 
 
+# What a trace of tracegen's says of itself at its beginning.
+_OWN = re.compile(r'"tool":\s*"tracegen"')
 EXPECTED = (
     "torch profiler traces (*.json, *.json.gz), Megatron-LM's event_times_*.json or an nsys "
     "export (*.sqlite)"
@@ -67,8 +70,9 @@ def _files(name: str) -> list[Path]:
         found = [p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
         if not found:
             raise FileError(f"{name}: the folder holds no profile; expected {EXPECTED}")
-        timers = [p for p in found if megatron.NAME.fullmatch(p.name)]
-        return timers or found
+        # Other JSON beside profiles, such as a configuration, or a tiling made of them.
+        profiles = [p for p in found if _format(p) != CHROME]
+        return profiles or found
     if path.is_file():
         return [path]
     if found := [Path(one) for one in glob.glob(name) if Path(one).is_file()]:
@@ -83,6 +87,8 @@ def _format(path: Path) -> str:
     if megatron.NAME.fullmatch(path.name):
         return MEGATRON
     text = first_keys(path)
+    if _OWN.search(text):
+        return CHROME
     if nsys.is_sqlite(text):
         return NSYS
     if megatron.KEY.search(text) and "traceEvents" not in text:

@@ -37,6 +37,8 @@ MARKS = (
     '"baseTimeNanoseconds"',
     '"cpu_op"',
     '"cuda_runtime"',
+    '"user_annotation"',
+    '"process_labels"',
 )
 _GPIPE = re.compile(r"(Forward|Backward) (\d{1,9})")
 _STEP = "ProfilerStep#"
@@ -328,7 +330,7 @@ def pipeline_of(said: dict[str, Any]) -> tuple[tuple[int, ...], bool]:
             ranks = [int(one) for one in re.findall(r"\d+", ranks)]
         if isinstance(ranks, list) and ranks and all(type(one) is int for one in ranks):
             named[str(group.get("pg_desc", group.get("pg_name"))).lower()] = tuple(ranks)
-    for name, ranks in named.items():
+    for name, ranks in sorted(named.items(), key=lambda item: len(item[0])):
         if re.search(r"(^|[^a-z])pp([^a-z]|$)|pipeline_(model_)?parallel(_group)?$", name):
             return ranks, False
     return (next(iter(named.values())), True) if len(named) == 1 else ((), False)

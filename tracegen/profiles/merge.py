@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tracegen import compiler, torch_csv
+from tracegen import compiler, drawn, metrics, torch_csv
 from tracegen.deps import NOTHING, waits
 from tracegen.errors import FileError, ProgramError
 from tracegen.execute.measure import broken_waits, measured
 from tracegen.execute.outcome import Offset, Outcome, StepTimes
-from tracegen.found import Found
+from tracegen.found import Found, Row
 from tracegen.ir import (
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -22,6 +22,7 @@ from tracegen.ir import (
     Program,
     Stream,
 )
+from tracegen.layout import PIPELINE, layout
 from tracegen.passes.validate import validate
 from tracegen.profiles.clocks import Clock, align
 from tracegen.profiles.model import RankProfile, Tile
@@ -52,10 +53,11 @@ def merge(
     Raises:
         FileError: if the ranks did not run the same steps, or their clocks cannot be related.
     """
+    by_step = _by_step(ranks)
     clocks = align(ranks)
     for text in clocks.warnings:
         warnings.add("clocks", text)
-    steps = _usual(_by_step(ranks), ranks, warnings)
+    steps = _usual(by_step, warnings)
     streams = [_stream(tiles) for tiles in steps[0]]
     program = _program(streams, name, warnings, complete)
     times = [
@@ -65,14 +67,45 @@ def merge(
     worst = max((one.uncertainty_ns or 0 for one in clocks.of_rank), default=0)
     offsets = [Offset(0, one.uncertainty_ns or 0) for one in clocks.of_rank]
     outcome = Outcome(times, offsets, None, 0, None, {**about, "recorded": about["profile"]})
-    line = measured(program, outcome).line
+    line = _measured(program, outcome)
     if early := broken_waits(line, 2, pairs_wait_inside=True):
         raise FileError(
             f"{ranks[0].path}: on the common time axis {early[0]}; are the files of one run?"
         )
     _blame_messages(line)
     line.config["executed"].update(_clock_facts(clocks.of_rank, worst, clocks.notes))
-    return replace(line, found=Found(warnings=warnings.texts()))
+    return replace(line, found=_found(line, warnings))
+
+
+def _found(line: Timeline, warnings: Warnings) -> Found:
+    """What its trace will show beside the tiles, and what is odd."""
+    rows = []
+    for row in layout(replace(line, beside=None)).rows:
+        if row.process != PIPELINE and (slices := list(row.slices())):
+            start, end = (
+                array("q", [one[0] for one in slices]),
+                array("q", [one[1] for one in slices]),
+            )
+            rows.append(Row(f"{row.process} / {row.name}", start, end, [one[2] for one in slices]))
+    return Found(
+        own=True,
+        arrows=[(source, target, name) for _, source, _, target, name in drawn.arrows(line)],
+        counters=drawn.counters(line),
+        rows=rows,
+        stated=metrics.summary(line),
+        warnings=warnings.texts(),
+    )
+
+
+def _measured(program: Program, outcome: Outcome) -> Timeline:
+    """The median step; of a program that is not whole, without a prediction."""
+    if program.memo.get("valid"):
+        return measured(program, outcome).line
+    program.memo["valid"] = True  # so that its medians are taken; a replay of it says nothing
+    line = measured(program, outcome).line
+    del program.memo["valid"]
+    del line.config["executed"]["predicted_makespan_us"]
+    return replace(line, beside=None)
 
 
 def _blame_messages(line: Timeline) -> None:
@@ -112,7 +145,7 @@ def _by_step(ranks: Sequence[RankProfile]) -> Steps:
     return [[rank.steps[number] for rank in ranks] for number in range(counts[0])]
 
 
-def _usual(steps: Steps, ranks: Sequence[RankProfile], warnings: Warnings) -> Steps:
+def _usual(steps: Steps, warnings: Warnings) -> Steps:
     """The steps that ran the most frequent order."""
 
     def order(step: list[list[Tile]]) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -105,5 +105,9 @@ def _chrome(paths: Sequence[Path], name_pattern: str | None) -> Timeline:
 
 
 def replayed(line: Timeline) -> Timeline:
-    """What replay predicts of a timeline that was read, from the costs in it."""
+    """What replay predicts of a timeline that was read, from the costs in it.
+
+    Raises:
+        ProgramError: if what was read is no whole program.
+    """
     return line.beside or engine.replay(line.program, line.costs)

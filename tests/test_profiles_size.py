@@ -1,0 +1,85 @@
+"""Large profiles: time and memory in proportion to their size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import resource, sys, time
+from tracegen.profiles import kineto
+from tracegen.readers.warn import Warnings
+began = time.process_time()
+found = kineto.read(sys.argv[1], Warnings())
+print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+      len(found.windows), len(found.kernels.start))
+"""
+
+
+def write(path: Path, megabytes: int) -> tuple[int, int]:
+    """A profile of a GPU of that size: its actions, its kernels."""
+    actions = kernels = written = 0
+    now = 1_790_000_000_000_000
+    with path.open("w") as file:
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": 0}, "host_name": "n"}
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        while written < megabytes * 1_000_000:
+            first = now
+            rows = []
+            for _ in range(300):
+                now += 20
+                kernels += 1
+                rows += [
+                    f'{{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": -5, "tid": 1, '
+                    f'"ts": {now}, "dur": 10, "args": {{"External id": {kernels}, '
+                    '"Input Dims": [[1024, 1024], [1024, 1024]]}}',
+                    f'{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": -5, '
+                    f'"tid": 1, "ts": {now + 2}, "dur": 5, "args": {{"correlation": {kernels}}}}}',
+                    f'{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": '
+                    f'{kernels % 300}, "ts": {now + 90}, "dur": 15.123, "args": {{"stream": 7, '
+                    f'"correlation": {kernels}}}}}',
+                    f'{{"ph": "s", "id": {kernels}, "pid": -5, "tid": 1, "ts": {now + 2}, '
+                    '"cat": "ac2g", "name": "ac2g"}',
+                ]
+            op, mb = ("F", actions % 8) if actions % 16 < 8 else ("B", actions % 8)
+            rows.append(
+                f'{{"ph": "X", "cat": "user_annotation", "name": "PP:0{op}{mb}", "pid": -5, '
+                f'"tid": 1, "ts": {first}, "dur": {now - first + 10}, "args": {{}}}}'
+            )
+            actions += 1
+            text = ",\n".join(rows)
+            file.write(("" if written == 0 else ",\n") + text)
+            written += len(text) + 2
+        file.write('\n], "traceName": "made"}\n')
+    return actions, kernels
+
+
+def measured(path: Path) -> tuple[float, float, int, int]:
+    """CPU time in s, memory in MB, actions and kernels read."""
+    said = subprocess.check_output([sys.executable, "-c", CODE, str(path)], text=True).split()
+    return float(said[0]), int(said[1]) / 1024, int(said[2]), int(said[3])
+
+
+def test_ten_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    size = write(path, 10)
+    seconds, megabytes, *found = measured(path)
+    assert tuple(found) == size
+    assert seconds < 5
+    assert megabytes < 80
+
+
+@pytest.mark.nightly
+def test_a_hundred_megabytes_take_ten_times_as_long_and_not_their_size(tmp_path: Path) -> None:
+    small, large = tmp_path / "a.json", tmp_path / "b.json"
+    write(small, 10)
+    size = write(large, 100)
+    first, base, *_ = measured(small)
+    seconds, megabytes, *found = measured(large)
+    assert tuple(found) == size
+    assert seconds < 15 * first
+    assert megabytes - base < 100
