@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL = (
-    click.option("--model-layers", type=int, metavar="L", help="Costs follow from a transformer."),
-    click.option("--hidden", type=int, metavar="H", help="Its hidden size."),
+    click.option("--model-layers", type=int, metavar="L", help="Transformer layers; costs follow."),
+    click.option("--hidden", type=int, metavar="H", help="Hidden size."),
     click.option("--seq", type=int, metavar="S", help="Tokens of a sequence."),
-    click.option("--microbatch-size", type=int, metavar="B", help="Sequences; 1 unless given."),
-    click.option("--vocab", type=int, metavar="V", help="Words; no embedding and head without."),
-    click.option("--heads", type=int, metavar="A", help="Of attention; H/128 unless given."),
+    click.option("--microbatch-size", type=int, metavar="B", help="Sequences in one; 1."),
+    click.option(
+        "--vocab", type=int, metavar="V", help="Vocabulary; without, no embedding and head."
+    ),
+    click.option("--heads", type=int, metavar="A", help="Attention heads; H/128."),
     click.option("--dtype", metavar="TYPE", help="bf16 (the default), fp16, fp32 or fp8."),
     click.option(
-        "--flops", "tflops", type=float, metavar="TFLOP/s", help="What a device achieves."
+        "--flops",
+        "tflops",
+        type=float,
+        metavar="TFLOP/s",
+        help="What a device achieves, not its peak.",
     ),
     click.option(
         "--memory-bandwidth",
@@ -33,12 +39,14 @@ MODEL = (
         metavar="GB/s",
         help="Of a device's memory; 3350 unless given.",
     ),
-    click.option("--tensor", type=int, metavar="T", help="Devices that a stage's layers are on."),
-    click.option("--tensor-bandwidth", "tensor_GBps", type=float, metavar="GB/s", help="Theirs."),
-    click.option("--data", type=int, metavar="D", help="Devices that the batch is spread over."),
-    click.option("--data-bandwidth", "data_GBps", type=float, metavar="GB/s", help="Theirs."),
+    click.option("--tensor", type=int, metavar="T", help="Tensor-parallel devices of a stage; 1."),
+    click.option(
+        "--tensor-bandwidth", "tensor_GBps", type=float, metavar="GB/s", help="Among them."
+    ),
+    click.option("--data", type=int, metavar="D", help="Data-parallel replicas; 1."),
+    click.option("--data-bandwidth", "data_GBps", type=float, metavar="GB/s", help="Among them."),
     click.option("--split", metavar="HOW", help="Layers by stage: even, best or 8,9,9,6."),
-    click.option("--recompute", metavar="HOW", help="Activations: none, selective or full."),
+    click.option("--recompute", metavar="HOW", help="Of activations: none, selective or full."),
 )
 NAMES = {
     "model_layers": "layers",

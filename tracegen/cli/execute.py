@@ -24,40 +24,52 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MODEL = (
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="cpu unless given."),
     click.option("--layers", type=int, metavar="N", help="Transformer layers; one a stage."),
-    click.option("--hidden", type=int, metavar="N", help="Width; 128."),
+    click.option("--hidden", type=int, metavar="N", help="Hidden size; 128."),
     click.option("--heads", type=int, metavar="N", help="Attention heads; 4."),
     click.option("--vocab", type=int, metavar="N", help="Vocabulary; 256."),
     click.option("--seq", "sequence", type=int, metavar="N", help="Tokens of a sequence; 128."),
-    click.option("--microbatch-size", type=int, metavar="N", help="Sequences; 2."),
+    click.option("--microbatch-size", type=int, metavar="N", help="Sequences in one; 2."),
     click.option(
         "--dtype",
         type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
         help="float32 unless given.",
     ),
     click.option("--split", metavar="N,N,..", help="Layers of each stage; else evenly."),
-    click.option("--experts", type=int, metavar="N", help="Of an MoE layer; dense unless given."),
+    click.option(
+        "--experts", type=int, metavar="N", help="Experts of each layer; dense unless given."
+    ),
     click.option("--model", metavar="FILE.py:FUNCTION", help="Your own stages and example input."),
-    click.option("--model-seed", type=int, metavar="N", help="Of parameters and data; 0."),
-    click.option("--threads", type=int, metavar="N", help="Of torch in each process; 1."),
+    click.option("--model-seed", type=int, metavar="N", help="Seed of parameters and data; 0."),
+    click.option("--threads", type=int, metavar="N", help="torch threads of each process; 1."),
     click.option("--warmup-steps", type=int, metavar="N", help="Before measuring; 3."),
     click.option("--measure-steps", type=int, metavar="N", help="Steps measured; 10."),
     click.option(
-        "--hang-timeout", "hang_s", type=float, metavar="S", help="No progress for so long; 10."
+        "--hang-timeout",
+        "hang_s",
+        type=float,
+        metavar="S",
+        help="Give up after so long without progress; 10.",
     ),
 )
 
 RUN = (
-    click.option("--execute", is_flag=True, help="Run it on real torch stages and measure."),
+    click.option(
+        "--execute",
+        is_flag=True,
+        help="Run it on real torch stages and measure: the options from here to --no-check.",
+    ),
     *MODEL,
     click.option("--share-gpu", is_flag=True, help="All ranks as streams of one process."),
-    click.option("--ep", type=int, metavar="N", help="Expert-parallel processes a rank; 1."),
+    click.option("--ep", type=int, metavar="N", help="Expert-parallel processes of each rank; 1."),
     click.option(
         "--gate",
         type=click.Choice(["comm", "dag"]),
         help="Wait in the communication operator, or on the host before each action.",
     ),
-    click.option("--port", type=int, metavar="N", help="Of the rendezvous; any free one."),
-    click.option("--no-check", is_flag=True, help="Do not hold gradients against the whole model."),
+    click.option("--port", type=int, metavar="N", help="Port of the rendezvous; any free one."),
+    click.option(
+        "--no-check", is_flag=True, help="Do not compare gradients with the whole model's."
+    ),
 )
 NAMES = (
     *("device", "layers", "hidden", "heads", "vocab", "sequence", "microbatch_size", "dtype"),

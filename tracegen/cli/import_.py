@@ -54,10 +54,11 @@ def command(
 
     Of a CSV, where the stages are is inferred from the rows.
 
-    Of profiles, one a rank: torch.profiler's traces, Megatron-LM's event_times_*.json, or nsys
-    exports (SQLite) with NVTX ranges. Ranks are put on one time axis by their messages. What is
-    measured is how large the bubble is, why ranks wait, and which schedule it is. Kernels of a
-    GPU are read as the formats document them; that has not been tried on a GPU's profile yet.
+    Of profiles, one a rank: torch.profiler's traces, nsys exports (SQLite) with NVTX ranges, or
+    the event_times_*.json that Megatron-LM writes with the timers of PP-Schedule-Visualization.
+    Ranks are put on one time axis by their messages. What is measured is how large the bubble
+    is, why ranks wait, and which schedule it is. Kernels of a GPU are read as the formats
+    document them; that has not been tried on a GPU's profile yet.
     """
     if len(files) == 1 and files[0].endswith(".csv"):
         if rank_map is not None or name_pattern is not None or replay:
