@@ -22,30 +22,70 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SIZE = (
-    click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; mostly 4."),
-    click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; about 2p."),
-    click.option("-v", "--stages-per-rank", type=int, metavar="V", help="Stages per rank."),
+    click.option(
+        "-p",
+        "--ranks",
+        type=int,
+        metavar="P",
+        help="Pipeline ranks; 4, or as in the paper's figure.",
+    ),
+    click.option(
+        "-m", "--microbatches", type=int, metavar="M", help="Microbatches of a step; about 2p."
+    ),
+    click.option(
+        "-v",
+        "--stages-per-rank",
+        type=int,
+        metavar="V",
+        help="Stages (model chunks) per rank, where it is a choice.",
+    ),
     click.option("--pipes", type=int, metavar="N", help="Chimera's pipes: 2, 4, ..."),
     click.option("--forward-only", is_flag=True, help="No backward: evaluation, inference."),
 )
 
 _GRAD_SYNC = "A stage's gradient all-reduce at the end of a step."
-_REPLICA = "The sum over replicas of a stage (chimera, dualpipe), at the end of a step."
+_REPLICA = "Sum of gradients over a stage's replicas (chimera, dualpipe), at the end of a step."
 
 COSTS = (
-    click.option("--f", "f_us", type=float, metavar="US", help="A stage's forward, in us."),
-    click.option("--b", "b_us", type=float, metavar="US", help="Its full backward, b = i + w."),
-    click.option("--i", "i_us", type=float, metavar="US", help="Its backward for the input."),
-    click.option("--w", "w_us", type=float, metavar="US", help="Its backward for the weight."),
-    click.option("--fb", "fb_us", type=float, metavar="US", help="A pair; else its halves' sum."),
-    click.option("--alpha", "alpha_us", type=float, metavar="US", help="Latency between ranks."),
-    click.option("--bandwidth", "bandwidth_GBps", type=float, metavar="GB/s", help="Of a link."),
-    click.option("--bytes", "boundary_bytes", type=float, metavar="N", help="Of a hand-over."),
+    click.option("--f", "f_us", type=float, metavar="US", help="Forward of one stage; 1000 us."),
+    click.option("--b", "b_us", type=float, metavar="US", help="Its full backward; b = i + w."),
     click.option(
-        "--activation-bytes", type=float, metavar="N", help="A stage's, of one microbatch."
+        "--i", "i_us", type=float, metavar="US", help="Its backward for the input; 1000 us."
     ),
     click.option(
-        "--w-share", type=float, metavar="X", help="Of activations, kept until W: 0 to 1."
+        "--w", "w_us", type=float, metavar="US", help="Its backward for the weight; 1000 us."
+    ),
+    click.option(
+        "--fb", "fb_us", type=float, metavar="US", help="An overlapped pair; the sum of its halves."
+    ),
+    click.option(
+        "--alpha",
+        "alpha_us",
+        type=float,
+        metavar="US",
+        help="Latency of a transfer between ranks; 0.",
+    ),
+    click.option(
+        "--bandwidth",
+        "bandwidth_GBps",
+        type=float,
+        metavar="GB/s",
+        help="Of each link between two ranks; unlimited unless given.",
+    ),
+    click.option(
+        "--bytes", "boundary_bytes", type=float, metavar="N", help="What a transfer carries; 0."
+    ),
+    click.option(
+        "--activation-bytes",
+        type=float,
+        metavar="N",
+        help="A stage's activations of one microbatch; peaks are in bytes then.",
+    ),
+    click.option(
+        "--w-share",
+        type=float,
+        metavar="X",
+        help="Share of the activations that I leaves for W: 0 to 1; 0.",
     ),
     click.option(
         "--slow",
@@ -54,11 +94,22 @@ COSTS = (
         metavar="RANK=X",
         help="A rank's times are X times as long: 3=1.5. Repeatable.",
     ),
-    click.option("--jitter", type=float, metavar="SIGMA", help="Noise: a lognormal factor."),
-    click.option("--seed", type=int, metavar="N", help="Which noise; 0 unless given."),
+    click.option(
+        "--jitter",
+        type=float,
+        metavar="SIGMA",
+        help="Noise on every time: the sigma of a lognormal factor.",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Of the noise; 0."),
     click.option("--grad-sync", "grad_sync_us", type=float, metavar="US", help=_GRAD_SYNC),
     click.option("--replica-sync", "replica_sync_us", type=float, metavar="US", help=_REPLICA),
-    click.option("--optimizer", "optimizer_us", type=float, metavar="US", help="Its optimizer."),
+    click.option(
+        "--optimizer",
+        "optimizer_us",
+        type=float,
+        metavar="US",
+        help="A stage's optimizer, at the end of a step.",
+    ),
     click.option(
         "--moe",
         "moe_pairs",
@@ -71,7 +122,7 @@ COSTS = (
         "costs_file",
         type=click.Path(path_type=Path),
         metavar="TOML",
-        help="Costs per stage, microbatch and link; options go before it.",
+        help="Costs per stage, microbatch and link; options here override it.",
     ),
 )
 
@@ -85,7 +136,8 @@ REPLAY = (
     click.option(
         "--p2p-order",
         type=click.Choice(["torch", "naive", "fused"]),
-        help="Where a blocking SEND and RECV stand; torch, or as a CSV has them.",
+        help="Of blocking SEND and RECV: torch's (unless a CSV has its own), naive: beside their "
+        "compute, or fused: as naive, a send and a receive of one neighbour at once.",
     ),
     click.option(
         "--dispatch",
