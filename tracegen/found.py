@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,13 +42,40 @@ class Row:
     labels: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Arrows:
+    """Arrows between steps: (source step, target step, what it carries) of each, as columns."""
+
+    source: array[int] = field(default_factory=lambda: array("q"))
+    target: array[int] = field(default_factory=lambda: array("q"))
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, arrows: Iterable[tuple[int, int, str]]) -> Arrows:
+        found = cls()
+        for source, target, name in arrows:
+            found.add(source, target, name)
+        return found
+
+    def add(self, source: int, target: int, name: str) -> None:
+        self.source.append(source)
+        self.target.append(target)
+        self.names.append(name)
+
+    def __iter__(self) -> Iterator[tuple[int, int, str]]:
+        return zip(self.source, self.target, self.names, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The arrows, counters and other rows as a trace has them, and what it says of itself.
 
     Attributes:
         own: whether tracegen wrote it.
-        arrows: (source step, target step, what it carries) of every arrow between two steps.
+        arrows: between two steps.
         other_arrows: (from, to, what it carries) of arrows that touch other rows' slices.
         counters: in the order of the file.
         rows: the other rows, by process and thread.
@@ -56,7 +84,7 @@ class Found:
     """
 
     own: bool = False
-    arrows: list[tuple[int, int, str]] = field(default_factory=list)
+    arrows: Arrows = field(default_factory=Arrows)
     other_arrows: list[tuple[str, str, str]] = field(default_factory=list)
     counters: list[Series] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)

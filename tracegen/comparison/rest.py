@@ -11,7 +11,7 @@ from tracegen import drawn, layout_more, metrics
 from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
-from tracegen.found import Row, Series
+from tracegen.found import Arrows, Row, Series
 from tracegen.layout import PIPELINE, layout
 from tracegen.shape import Slice
 from tracegen.timeline import Timeline
@@ -107,10 +107,10 @@ def arrows(golden: Timeline, new: Timeline, matching: Matching) -> tuple[list[Ch
     return changes, follows
 
 
-def _step_arrows(line: Timeline) -> list[tuple[int, int, str]]:
+def _step_arrows(line: Timeline) -> Arrows:
     if line.found is not None:
         return line.found.arrows
-    return [(source, target, name) for _, source, _, target, name in drawn.arrows(line)]
+    return Arrows.of((source, target, name) for _, source, _, target, name in drawn.arrows(line))
 
 
 def _arrow(line: Timeline, source: int, target: int, name: str, what: str) -> Change:

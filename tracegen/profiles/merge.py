@@ -13,7 +13,7 @@ from tracegen.deps import NOTHING, waits
 from tracegen.errors import FileError, ProgramError
 from tracegen.execute.measure import broken_waits, measured
 from tracegen.execute.outcome import Offset, Outcome, StepTimes
-from tracegen.found import Found, Row
+from tracegen.found import Arrows, Found, Row
 from tracegen.ir import (
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -68,6 +68,7 @@ def merge(
     offsets = [Offset(0, one.uncertainty_ns or 0) for one in clocks.of_rank]
     outcome = Outcome(times, offsets, None, 0, None, {**about, "recorded": about["profile"]})
     line = _measured(program, outcome)
+    _say_waits(ranks, line, warnings)
     if early := broken_waits(line, 2, pairs_wait_inside=True):
         raise FileError(
             f"{ranks[0].path}: on the common time axis {early[0]}; are the files of one run?"
@@ -89,7 +90,7 @@ def _found(line: Timeline, warnings: Warnings) -> Found:
             rows.append(Row(f"{row.process} / {row.name}", start, end, [one[2] for one in slices]))
     return Found(
         own=True,
-        arrows=[(source, target, name) for _, source, _, target, name in drawn.arrows(line)],
+        arrows=Arrows.of((s, t, name) for _, s, _, t, name in drawn.arrows(line)),
         counters=drawn.counters(line),
         rows=rows,
         stated=metrics.summary(line),
@@ -106,6 +107,19 @@ def _measured(program: Program, outcome: Outcome) -> Timeline:
     del program.memo["valid"]
     del line.config["executed"]["predicted_makespan_us"]
     return replace(line, beside=None)
+
+
+def _say_waits(ranks: Sequence[RankProfile], line: Timeline, warnings: Warnings) -> None:
+    """Say how long pairs wait inside themselves, where that is more than a hundredth of all."""
+    inside = [max(rank.waits_inside_ns, default=0) for rank in ranks]
+    worst = max(range(len(inside)), key=inside.__getitem__)
+    if inside[worst] > line.makespan_ns / 100:
+        warnings.add(
+            "pairs",
+            f"overlapped pairs of rank {worst} wait up to {inside[worst] / 1e6:.3f} ms of a step "
+            "inside them, between their forward and their backward's input; a pair is one tile, so "
+            "this counts as busy",
+        )
 
 
 def _blame_messages(line: Timeline) -> None:

@@ -136,7 +136,7 @@ def _arrows(gather: Gather, tiles: Tiles, program: Program, found: Found) -> Non
         if NOTHING in (a, b):
             source, target = mend(name, source, target)
         if source != NOTHING and target != NOTHING:
-            found.arrows.append((source, target, name))
+            found.arrows.add(source, target, name)
         elif a == NOTHING or b == NOTHING:
             gather.warnings.add(
                 "arrows without a slice",

@@ -247,13 +247,16 @@ class Gather:
         name = event.get("name")
         if type(name) is str and not name.isascii():
             name = _text(name)
-        key, last = (event.get("cat"), name, identity), flows.last
+        category, last = event.get("cat"), flows.last
         if last is not None:
             flows.last = None
-            if phase == "f" and last[0] == key and last[2] <= ns and event.get("bp") == "e":
-                flows.pairs.append((*last, thread, ns, number))
+            key, source, began, event_s = last
+            same = key[2] == identity and key[1] == name and key[0] == category
+            if phase == "f" and same and began <= ns and event.get("bp") == "e":
+                flows.pairs.append((key, source, began, event_s, thread, ns, number))
                 return
-            flows.loose.append(FlowEnd(last[0], "s", last[1], last[2], True, last[3]))
+            flows.loose.append(FlowEnd(key, "s", source, began, True, event_s))
+        key = category, name, identity
         if key in flows.used or phase != "s":
             flows.again.add(key)
         flows.used.add(key)

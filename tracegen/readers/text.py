@@ -27,7 +27,7 @@ CHUNK = 1 << 19
 EVENTS = "traceEvents"
 
 # Keys of an event that decide a figure.
-DECISIVE = ("ts", "dur", "ph", "tid")
+DECISIVE = ("ts", "dur")
 # How many events are parsed singly where a chunk of text could not be.
 ONE_BY_ONE = 4000
 
