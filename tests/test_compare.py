@@ -538,15 +538,16 @@ def test_a_schedule_that_is_impossible_says_why_once() -> None:
     assert found == Impossible(Size("dualpipev", 4, 6), "m >= 2p; nearest that would do: m=8")
 
 
-def test_the_pictures_of_the_page_are_those_of_its_command(
+def test_the_pictures_of_the_page_are_those_of_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(__file__).parent.parent / "examples" / "choosing"
     page = (folder / "README.md").read_text()
-    (line,) = [text for text in page.splitlines() if "--bubble-svg" in text]
+    lines = [text for text in page.splitlines() if "-svg examples/" in text]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples" / "choosing").mkdir(parents=True)
-    run(*line.removeprefix("$ tracegen ").split())
+    for line in lines:
+        run(*line.removeprefix("$ tracegen ").split())
     for name in ("bubble.svg", "frontier.svg"):
         made = tmp_path / "examples" / "choosing" / name
         assert made.read_bytes() == (folder / name).read_bytes()
