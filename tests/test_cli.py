@@ -168,7 +168,7 @@ def test_check_json() -> None:
 
 
 def test_the_python_door() -> None:
-    for name in ("Costs", "compile", "replay", "write", "read", "diff"):
+    for name in ("Costs", "MoE", "compile", "replay", "write", "read", "diff"):
         assert name in tracegen.__all__
         assert callable(getattr(tracegen, name))
     program = tracegen.compile("dualpipev", num_ranks=4, num_microbatches=10, stages_per_rank=None)

@@ -161,6 +161,10 @@ def test_costs_survive_being_written_down() -> None:
         ({"w_share": [0.5]}, "w_share = [0.5] is no cost; use a finite number, 0 or more"),
         ({"f_us": [1, [2]]}, "f_us = [2] is no cost; use a finite number, 0 or more"),
         ({"f_us": 2e18}, "f_us = 2e+18 is more than any cost; 10**18 is the most"),
+        (
+            {"f_us": 10**400},
+            "f_us = a number of hundreds of digits is more than any cost; 10**18 is the most",
+        ),
         ({"w_share": 1.5}, "w_share = 1.5 is more than the whole; use 0 to 1"),
         (
             {"bandwidth_GBps": 0},

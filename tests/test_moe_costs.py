@@ -99,6 +99,8 @@ REFUSED = [
         lambda: MoE(layers=2, mlp_wgrad_us=[1, -1]),
         "mlp_wgrad = -1 is no cost; use a finite number, 0 or more",
     ),
+    (lambda: MoE(mlp_b_us=10**400), "mlp_b is more than any cost; 1e+300 is the most"),
+    (lambda: MoE(layers=10**9), "layers = 1000000000 of a stage; use 10000 or fewer"),
     (lambda: MoE(layers=2, disp_f_us=[1]), "disp_f has 1 number; there are 2 layers"),
     (lambda: MoE(disp_f_us=[1, 2]), "disp_f has 2 numbers; there is 1 layer"),
     (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tracegen.errors import TracegenError
     from tracegen.execute.recording import record
     from tracegen.ir import Action, Kind, Overlap, Program, StageAction
+    from tracegen.moe import MoE
     from tracegen.profiles.door import read
     from tracegen.timeline import Timeline
 
@@ -28,6 +29,7 @@ _HOME = {
     "Action": "ir",
     "Costs": "costs",
     "Kind": "ir",
+    "MoE": "moe",
     "Overlap": "ir",
     "Program": "ir",
     "StageAction": "ir",
@@ -46,6 +48,7 @@ __all__ = [
     "Action",
     "Costs",
     "Kind",
+    "MoE",
     "Overlap",
     "Program",
     "StageAction",

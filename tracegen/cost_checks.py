@@ -20,6 +20,7 @@ OF_LINK = ("alpha_us", "bandwidth_GBps")
 
 # Above this, us would be more ns than the engine's clock has.
 MOST = 10**18
+FLOAT_MOST = 1e308  # an int can be more
 
 Table = Mapping[str | int, Mapping[str, Any]]
 
@@ -34,7 +35,8 @@ def check_number(name: str, value: Any) -> None:
     if not number or not 0 <= value < math.inf:
         raise CostError(f"{name} = {value!r} is no cost; use a finite number, 0 or more")
     if value > MOST:
-        raise CostError(f"{name} = {value:g} is more than any cost; 10**18 is the most")
+        shown = f"{value:g}" if value < FLOAT_MOST else "a number of hundreds of digits"
+        raise CostError(f"{name} = {shown} is more than any cost; 10**18 is the most")
 
 
 def check_bandwidth(name: str, value: Any) -> None:

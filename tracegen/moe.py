@@ -89,6 +89,11 @@ _UNLESS_GIVEN: dict[str, float | tuple[float, str]] = {
     "attn_wgrad": (0.5, "attn_f"),
 }
 
+# Of a stage: the kernels of one action are in memory at once.
+MAX_LAYERS = 10_000
+# Above this, us would be more than a float has.
+MOST = 1e300
+
 # One number for all layers, or one a layer.
 Each = float | Sequence[float]
 
@@ -131,6 +136,8 @@ class MoE:
     def __post_init__(self) -> None:
         if not isinstance(self.layers, int) or isinstance(self.layers, bool) or self.layers < 1:
             raise CostError(f"layers = {self.layers!r}; use a whole number, 1 or more")
+        if self.layers > MAX_LAYERS:
+            raise CostError(f"layers = {self.layers} of a stage; use {MAX_LAYERS} or fewer")
         _one_of("block", self.block, tuple(BlockOrder))
         _one_of("mlp_w", self.mlp_w, MLP_W_WHEN)
         if not _is_number(self.comm_sm_share) or not 0 <= self.comm_sm_share < 1:
@@ -351,8 +358,10 @@ def _check_each(name: str, value: Any, layers: int) -> None:
         numbers, there_are = _count(len(value), "number"), _count(layers, "layer")
         raise CostError(f"{name} has {numbers}; there {there_are}")
     for one in value if _is_list(value) else [value]:
-        if not _is_number(one) or not math.isfinite(one) or one < 0:
+        if not _is_number(one) or not 0 <= one < math.inf:
             raise CostError(f"{name} = {one!r} is no cost; use a finite number, 0 or more")
+        if one > MOST:
+            raise CostError(f"{name} is more than any cost; {MOST:g} is the most")
 
 
 def _count(number: int, noun: str) -> str:
