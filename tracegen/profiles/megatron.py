@@ -39,37 +39,50 @@ def read_all(paths: Sequence[Path], warnings: Warnings) -> tuple[list[Recorded],
     Raises:
         FileError: if a name or a file is not in the form, or sizes differ.
     """
-    named = []
-    for path in paths:
-        match = NAME.fullmatch(path.name)
-        if match is None:
-            raise FileError(
-                f"{path}: its name does not say its rank; expected "
-                "event_times_PP<p>_VPP<v>_TPxCPxDP_rank_<a>_pp_rank_<r>_rank_<g>.json"
-            )
-        p, v, other, place, rank = (int(g) if g.isdecimal() else 1 for g in match.groups())
-        named.append((path, p, v, other, place, rank))
+    named = [_named(path) for path in paths]
     sizes = {(p, v) for _, p, v, _, _, _ in named}
     if len(sizes) > 1:
         raise FileError(
             f"{paths[0].parent}: the names say several sizes (PP, VPP): {sorted(sizes)}"
         )
     p, v = sizes.pop()
-    replica = min(other for _, _, _, other, _, _ in named)
-    of_replica = [one for one in named if one[3] == replica]
-    by_place = {place: (path, rank) for path, _, _, _, place, rank in of_replica}
+    places: dict[int, dict[int, tuple[Path, int]]] = {}
+    for path, _, _, other, place, rank in named:
+        places.setdefault(other, {})[place] = (path, rank)
+    replica = min(places, key=lambda other: (-len(places[other]), other))
+    by_place = dict(places[replica])
+    for other in sorted(places):
+        for place, one in places[other].items():
+            if by_place.setdefault(place, one) is one and other != replica:
+                warnings.add(
+                    "replicas",
+                    f"pipeline rank {place} is of TPxCPxDP_rank_{other}, others of "
+                    f"TPxCPxDP_rank_{replica}: replicas of one run may differ in time",
+                )
     if beyond := [place for place in by_place if place >= p]:
         raise FileError(f"{by_place[beyond[0]][0]}: pp_rank {beyond[0]} is beyond PP{p}")
-    if len(named) > len(of_replica):
+    if left := len(named) - len(by_place):
         warnings.add(
             "left out",
-            f"{len(named) - len(of_replica)} of {len(named)} files are of other replicas than "
-            f"TPxCPxDP_rank_{replica} and left out",
+            f"{left} of {len(named)} files are of other replicas than TPxCPxDP_rank_{replica} and "
+            "left out",
         )
     if lost := [place for place in range(p) if place not in by_place]:
         warnings.add("missing", f"no file is of pipeline rank {', '.join(map(str, lost))}")
     found = [_read(path, place, p, v, rank) for place, (path, rank) in sorted(by_place.items())]
     return found, sorted(by_place), p
+
+
+def _named(path: Path) -> tuple[Path, int, int, int, int, int]:
+    """What a file's name says: PP, VPP, the replica, the pipeline rank and the rank."""
+    match = NAME.fullmatch(path.name)
+    if match is None:
+        raise FileError(
+            f"{path}: its name does not say its rank; expected "
+            "event_times_PP<p>_VPP<v>_TPxCPxDP_rank_<a>_pp_rank_<r>_rank_<g>.json"
+        )
+    p, v, other, place, rank = (int(g) if g.isdecimal() else 1 for g in match.groups())
+    return path, p, v, other, place, rank
 
 
 def _read(path: Path, place: int, p: int, v: int, rank: int) -> Recorded:

@@ -135,10 +135,13 @@ class RankProfile:
     Attributes:
         sent: when each result left at the earliest.
         received: when each was there at the latest.
+        waits_inside_ns: by step, what its pairs waited between their forward and the arrival of
+            their backward's input.
     """
 
     path: str
     host: str
     steps: list[list[Tile]]
+    waits_inside_ns: list[int] = field(default_factory=list)
     sent: dict[Key, int] = field(default_factory=dict)
     received: dict[Key, int] = field(default_factory=dict)

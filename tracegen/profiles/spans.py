@@ -61,6 +61,7 @@ def profile_of(found: Recorded, stage: int, warnings: Warnings) -> RankProfile:
                 _posted_inside(found, window, number, profile)
             else:
                 _message(found, window, number, profile)
+        profile.waits_inside_ns.append(sum(_wait_inside(found, one, arrivals) for one in tiles))
         _apart(tiles, found, warnings)
         profile.steps.append(tiles)
         _by_tiles(tiles, number, profile)
@@ -102,6 +103,18 @@ def _tile(found: Recorded, window: Window, arrivals: list[int]) -> Tile:
     start, end = _of_operations(found.ops, window, arrived)
     wait = NO_WAIT if arrived is None or arrived > start else window.start_ns
     return Tile(window.code, window.mate, wait, start, end)
+
+
+def _wait_inside(found: Recorded, tile: Tile, arrivals: list[int]) -> int:
+    """From a pair's last operation before an input that came during it, to that; ns."""
+    if tile.mate == NO_MATE or found.on_device or found.exact:
+        return 0
+    at = bisect_right(arrivals, tile.start_ns)
+    if at == len(arrivals) or arrivals[at] >= tile.end_ns:
+        return 0
+    ops, arrived = found.ops, arrivals[at]
+    first, last = bisect_left(ops.start, tile.start_ns), bisect_left(ops.start, arrived)
+    return max(0, arrived - max(ops.end[first:last], default=arrived))
 
 
 def _of_kernels(kernels: Columns, window: Window) -> tuple[int, int] | None:

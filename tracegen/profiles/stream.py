@@ -19,11 +19,16 @@ EXPECTED = 'expected a profile, {"traceEvents":[...]} or an array of events'
 BLOCK = 1 << 20
 # A value, or an event, that is longer than this many characters is taken for a broken file.
 LONGEST = 1 << 26
+# How many events are parsed one by one where no end of one is found quickly.
+SINGLY = 2000
 
 _GZIP = b"\x1f\x8b"
 _GAP = re.compile(r"[\s,]*")
 _COLON = re.compile(r"\s*:\s*")
 _BETWEEN = re.compile(r"\}\s*,\s*\{")
+_GOES_ON = frozenset(("", ".", "e", "E", "+", "-"))
+# What is left of a number, a word or an escape where a text is cut off in it.
+_CUT = re.compile(r"[-+.\w]{0,9}|\\u?\w{0,3}")
 _DECODER = json.JSONDecoder()
 
 
@@ -101,13 +106,18 @@ class Stream:
             except ValueError as error:
                 if len(self._text) - self._at < LONGEST and self._more():
                     continue
-                if self._ended:
+                if self._ended and self._is_cut(error):
                     return None, False
                 raise FileError(f"{self.path}: it is no JSON: {error}") from None
-            # A number at the very end of what was read may go on.
-            if after < len(self._text) or not self._more():
+            # A number at the very end of what was read may go on, as 1 of 1.5 does.
+            if self._text[after : after + 1] not in _GOES_ON or not self._more():
                 self._at = after
                 return value, True
+
+    def _is_cut(self, error: ValueError) -> bool:
+        """Whether the text is right up to its end."""
+        rest = self._text[getattr(error, "pos", 0) :].strip()
+        return "Unterminated string" in str(error) or bool(_CUT.fullmatch(rest))
 
     def _object(self) -> Iterator[list[Any]]:
         while True:
@@ -144,6 +154,7 @@ class Stream:
 
     def _array(self) -> Iterator[list[Any]]:
         """The events up to the closing bracket."""
+        singly = 0
         while True:
             self._gap()
             if self._at == len(self._text):
@@ -152,9 +163,13 @@ class Stream:
             if self._text[self._at] == "]":
                 self._at += 1
                 return
-            if (many := self._many()) is not None:
+            if singly:
+                singly -= 1
+            elif (many := self._many()) is not None:
                 yield many
                 continue
+            else:
+                singly = SINGLY
             event, there = self._value()
             if not there:
                 self._cut("its last event is not complete")
