@@ -21,7 +21,7 @@ from tracegen.execute.replicas import sum_over_processes
 from tracegen.execute.runner import Runner, Shape
 from tracegen.execute.session import Place, Session
 from tracegen.execute.stages import Model, transformer
-from tracegen.execute.transport import Links, check_order
+from tracegen.execute.transport import Links, check_order, links_of
 from tracegen.ir import Program
 
 
@@ -79,6 +79,7 @@ def make_runner(program: Program, options: Options, place: Place, progress: Prog
     links = Links(
         place.world_rank, place.rank, place.group("up", everyone), place.group("down", everyone), m
     )
+    links.warm_up(links_of(program), device.torch_device)
     outputs = exchange_shapes(program, model, modules, place)
     return Runner(
         program,

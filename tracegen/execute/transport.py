@@ -9,7 +9,7 @@ one stream a group, and a receive that waits there must not hold up a send.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -103,6 +103,20 @@ class Links:
             work.wait()
         self.sending.clear()
 
+    def warm_up(self, links: Iterable[tuple[int, int]], device: torch.device) -> None:
+        """Send one number along each link, one link after another, on all ranks at once.
+
+        NCCL connects two ranks when they first exchange something, and holds both until
+        then: in the program's own order they could wait for each other in a cycle.
+        """
+        number = torch.zeros(1, device=device)
+        for source, target in sorted(links):
+            group = self.up if target > source else self.down
+            if self.rank == source:
+                dist.send(number, self.world_rank(target), group=group)
+            if self.rank == target:
+                dist.recv(number, self.world_rank(source), group=group)
+
     def _tag(self, message: Message) -> int:
         return 2 * (message.stage * self.num_microbatches + message.microbatch) + message.forward
 
@@ -151,6 +165,16 @@ class Mailbox:
 
     def finish(self) -> None:
         """Nothing is under way."""
+
+
+def links_of(program: Program) -> set[tuple[int, int]]:
+    """(from rank, to rank) wherever the program sends something."""
+    return {
+        (rank, neighbour(program, code))
+        for rank, stream in enumerate(program.ranks)
+        for _, code in stream.halves()
+        if code & KIND_MASK in SENDS
+    }
 
 
 def check_order(program: Program) -> None:
