@@ -30,8 +30,9 @@ def command(schedule: str, alone: bool, output: str | None, quiet: bool, **optio
     r"""Measure the costs of a model's stages and write them for `tracegen run --costs`.
 
     The schedule is executed, once as it is and once with its backwards split or joined, so
-    that B is known beside I and W. With --alone each distinct stage runs by itself: one device
-    then predicts a pipeline of many ranks, less what goes between them.
+    that B is known beside I and W. The table has the medians; the file adds to each what a rank
+    spends between two actions. With --alone each distinct stage runs by itself: one device then
+    predicts a pipeline of many ranks, less what goes between them.
 
     \b
         tracegen calibrate -s 1f1b -p 2 --layers 8 --hidden 256
@@ -63,6 +64,8 @@ def text(found: Calibration, costs: Costs, program: Program) -> str:
         f"# Measured on {found.device}, {how}: medians, in us.",
         f"# {program.num_stages} stages of {program.name}, p = {program.num_ranks}.",
     ]
+    if between := found.costs.between_ns:
+        lines.append(f"# Each with {between / 1000:.3f} us that a rank spends between two actions.")
     given = costs.given()
     stages = given.pop("stage", {})
     if found.boundary_bytes:
