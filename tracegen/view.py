@@ -246,7 +246,6 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
         f"span rate {metrics.span_rate(line):.2%}",
     )
     yield Text(("\n" + " " * 17 if narrow else "   ").join(bubble))
-    unit = "bytes" if line.costs.in_bytes else "stage activations"
     table = Table(
         box=None, pad_edge=False, header_style="", padding=(0, 1, 0, 0) if narrow else (0, 1)
     )
@@ -263,21 +262,33 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
             duration(line.busy_ns[rank]),
             duration(line.idle_ns[rank]),
             *(duration(of[rank]) for of in (line.comm_busy_ns, line.exposed_ns) if moe),
-            *(f"{peaks[at][rank]:g}" for at in ("freed_at_input", "freed_at_weight")),
+            *(
+                amount(peaks[at][rank]) if line.costs.in_bytes else f"{peaks[at][rank]:g}"
+                for at in ("freed_at_input", "freed_at_weight")
+            ),
         )
     if p > MAX_RANKS:
         table.add_row("...")
     yield table
     if line.overlap_ratio is not None:
         yield Text(f"overlap          {line.overlap_ratio:.2%} of communication beside computation")
-    yield Text(f"peaks are in {unit}")
+    yield Text(f"peaks are {'of' if line.costs.in_bytes else 'in stage'} activations")
     if (held := peak_bytes(line.program, line.costs)) is not None:
         most = {at: max(held[at]) for at in held}
         yield Text(
             "memory           at most "
-            + ", ".join(f"{most[at]:.6g} bytes {at.replace('_', ' ')}" for at in most)
+            + ", ".join(f"{amount(most[at])} {at.replace('_', ' ')}" for at in most)
             + f" (rank {held['freed_at_weight'].index(most['freed_at_weight'])})"
         )
+
+
+def amount(size: float) -> str:
+    """Bytes for people: in the largest unit of which there is one."""
+    units = ["bytes", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.4g} {units[0]}"
 
 
 def heading(line: Timeline) -> Text:
