@@ -251,16 +251,32 @@ def test_the_recorded_samples(name: str) -> None:
         assert 0 < found.busy_ns[rank] < found.makespan_ns
 
 
-def test_a_skew_between_the_recorded_files_is_taken_out(tmp_path: Path) -> None:
-    plain = read([SAMPLES / "dualpipev"])
-    for rank, skew_ns in ((0, 0), (1, 5_000_000)):
-        said = json.loads(gzip.decompress((SAMPLES / f"dualpipev/rank{rank}.json.gz").read_bytes()))
-        said["baseTimeNanoseconds"] += skew_ns
+@pytest.mark.parametrize("name", ["dualpipev", "gpipe", "1f1b"])
+@pytest.mark.parametrize(("skew_ns", "rate"), [(5_000_000, 0), (-5_000_000, 0), (5_000_000, 1e-4)])
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a")])
+def test_a_skew_between_the_recorded_files_is_taken_out(
+    tmp_path: Path, name: str, skew_ns: int, rate: float, hosts: tuple[str, str]
+) -> None:
+    plain = read([SAMPLES / name])
+    for rank in (0, 1):
+        data = gzip.decompress((SAMPLES / name / f"rank{rank}.json.gz").read_bytes())
+        said = json.loads(data)
+        said["host_name"] = hosts[rank]
+        if rank:
+            said["baseTimeNanoseconds"] += skew_ns
+            first = said["traceEvents"][0]["ts"]
+            for event in said["traceEvents"]:
+                event["ts"] = first + (event["ts"] - first) * (1 + rate)
+                event["dur"] = event.get("dur", 0) * (1 + rate)
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(said))
     moved = read([tmp_path])
     facts = moved.config["executed"]
-    assert abs(facts["clock_offsets_us"][1] + 5000) <= facts["clock_uncertainty_us"]
+    drifted = 1e6 * moved.makespan_ns / 1e9 * rate  # us, at most, between the two ends
+    assert abs(facts["clock_offsets_us"][1] + skew_ns / 1000) <= (
+        facts["clock_uncertainty_us"] + drifted
+    )
     assert moved.program.ranks == plain.program.ranks
+    assert moved.busy_ns[0] == plain.busy_ns[0]
 
 
 def test_a_range_is_no_tile(tmp_path: Path) -> None:

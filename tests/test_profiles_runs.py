@@ -31,18 +31,26 @@ CASES = [
 OVERHEAD = 2_000_000
 
 
+class Teams(dict[int, Team]):
+    """Each made when it is first asked for."""
+
+    def __missing__(self, size: int) -> Team:
+        self[size] = Team(size)
+        return self[size]
+
+
 @pytest.fixture(scope="module")
-def teams() -> Iterator[dict[int, Team]]:
-    made = {p: Team(p) for p in (2, 4)}
+def teams() -> Iterator[Teams]:
+    made = Teams()
     yield made
     for team in made.values():
         team.end()
 
 
-@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("p", [2, pytest.param(4, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("name", "microbatches"), CASES)
 def test_the_order_and_the_times_are_those_of_record(
-    teams: dict[int, Team], tmp_path: Path, p: int, name: str, microbatches: int
+    teams: Teams, tmp_path: Path, p: int, name: str, microbatches: int
 ) -> None:
     found = teams[p].run(profiles_worker.train, name, microbatches, str(tmp_path))
     recorded = found[0][1]
@@ -83,9 +91,7 @@ def _is_pair(line: Timeline, step: int) -> bool:
     return line.program.ranks[rank].mates[step - line.program.offsets[rank]] != NO_MATE
 
 
-def test_a_rank_that_sleeps_is_a_bubble_on_the_others(
-    teams: dict[int, Team], tmp_path: Path
-) -> None:
+def test_a_rank_that_sleeps_is_a_bubble_on_the_others(teams: Teams, tmp_path: Path) -> None:
     nap_ns = 300_000_000
     teams[2].run(profiles_worker.train, "GPipe", 3, str(tmp_path), nap_ns / 1e9)
     line = read([tmp_path])
@@ -96,7 +102,7 @@ def test_a_rank_that_sleeps_is_a_bubble_on_the_others(
     assert waits[attribution.Cause.WAIT] > 0.9 * nap_ns
 
 
-def test_several_steps_are_told_apart(teams: dict[int, Team], tmp_path: Path) -> None:
+def test_several_steps_are_told_apart(teams: Teams, tmp_path: Path) -> None:
     teams[2].run(profiles_worker.train, "Interleaved1F1B", 4, str(tmp_path), 0.0, 3)
     line = read([tmp_path])
     assert line.config["executed"]["steps_measured"] == 3

@@ -15,8 +15,9 @@ from tracegen.errors import FileError
 from tracegen.ir import NO_MATE, encode
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
-from tracegen.profiles.model import Columns, Recorded, Window, column
+from tracegen.profiles.model import Columns, Message, Recorded, Window, column
 
+NEVER = 1 << 62
 HOW = (
     "no range marks its actions, as in torch's 1F1B: they are inferred from autograd's operators "
     "and the sends and receives between them, and microbatches are numbered in the order they ran"
@@ -109,9 +110,10 @@ def _numbered(found: Recorded, blocks: list[tuple[int, int, int]]) -> list[Windo
         waits = bisect_left(receives, until)
         if waits < len(receives):
             begin = min(begin, receives[waits])
-        following = blocks[at + 1][1] if at + 1 < len(blocks) else end
+        following = blocks[at + 1][1] if at + 1 < len(blocks) else NEVER
         last = _end_of_run(found, kind, end, following)
-        windows.append(Window(begin, last, encode(0, kind, count[kind]), NO_MATE))
+        code = encode(0, kind, count[kind])
+        windows.append(Window(begin, last, code, NO_MATE, talks=True))
         count[kind] += 1
     if count[FORWARD] != count[FULL]:
         raise FileError(
@@ -129,12 +131,18 @@ def _outermost(outer: Columns, ns: int) -> int:
 
 
 def _end_of_run(found: Recorded, kind: int, end: int, following: int) -> int:
-    """The end of the last operator after a forward's last differentiable one, before a message."""
+    """Where the send of a block's result is posted; without one, where what computes it ends.
+
+    A forward goes on after its last differentiable operator: up to a message or the next block.
+    """
+    sends, receives = (_next(of, end) for of in (found.sends, found.receives))
     if kind == FULL:
-        return end
-    cut = following
-    for of in (found.sends, found.receives):
-        at = bisect_right(of, end, key=lambda one: one.start_ns)
-        if at < len(of):
-            cut = min(cut, of[at].start_ns)
-    return max(end, cut)
+        return sends if sends < following else end
+    cut = min(sends, receives, following)
+    return end if cut == NEVER else cut
+
+
+def _next(messages: list[Message], ns: int) -> int:
+    """When the first message from then on was posted."""
+    at = bisect_left(messages, ns, key=lambda one: one.start_ns)
+    return messages[at].start_ns if at < len(messages) else NEVER

@@ -279,7 +279,9 @@ class _Gather:
             infer(found, self.unmarked)
         elif found.one_stage and not self.namer.needs_rank:
             for window in found.windows:
-                window.loose = True  # torch's GPipe computes the loss after the range
+                window.loose = window.talks = (
+                    True  # torch's GPipe computes the loss after the range
+                )
         if self.coarse:
             self.warnings.add("times", f"{self.path}: its times are exact to 0.25 us only")
         return found

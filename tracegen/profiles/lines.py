@@ -13,7 +13,8 @@ from dataclasses import dataclass
 # No clock that is disciplined by NTP or PTP runs faster or slower than this against another.
 MAX_RATE = 1e-3
 _HALVINGS = 80
-# A slope must leave this times the room of a level line, or it is no more than chance.
+# A slope must leave this times the room of a level line, and the points must bound it to less
+# than MAX_RATE either way, or it is no more than chance.
 _MUCH = 1.5
 
 Point = tuple[float, float]
@@ -58,12 +59,12 @@ def between(below: Sequence[Point], above: Sequence[Point], *, one_clock: bool =
 
     level = room(0.0)
     best = _peak(room, -MAX_RATE, MAX_RATE)
-    rate = 0.0 if level >= (0 if one_clock else room(best) / _MUCH) and level >= 0 else best
+    slowest, fastest = _edge(room, -MAX_RATE, best), _edge(room, MAX_RATE, best)
+    sure = slowest > -MAX_RATE and fastest < MAX_RATE and room(best) > _MUCH * level
+    rate = best if level < 0 or (sure and not one_clock) else 0.0
     offset, slack = (high(rate) + low(rate)) / 2, room(rate) / 2
     if slack < 0:
         return Line(offset, rate, slack, 0.0)
-    slowest = _edge(room, -MAX_RATE, best)
-    fastest = _edge(room, MAX_RATE, best)
     spread = slack
     for t in (first, last):
         here = offset + rate * t

@@ -22,6 +22,7 @@ class Window:
     Attributes:
         code, mate: the action, as a Stream has it.
         loose: whether what follows it, up to the next range, is of it too.
+        talks: whether it holds its own receive and send.
     """
 
     start_ns: int
@@ -29,6 +30,7 @@ class Window:
     code: int
     mate: int
     loose: bool = False
+    talks: bool = False
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ def _message(found: Recorded, window: Window, step: int, profile: RankProfile) -
 
 def _posted_inside(found: Recorded, window: Window, step: int, profile: RankProfile) -> None:
     """The messages of a range that holds its own: receive, compute, send, as torch's GPipe."""
-    if found.on_device or not window.loose or window.mate != NO_MATE:
+    if found.on_device or not window.talks or window.mate != NO_MATE:
         return
     kind = window.code & KIND_MASK
     stage, microbatch = window.code >> STAGE_SHIFT & STAGE_MASK, window.code >> MICROBATCH_SHIFT
