@@ -173,6 +173,27 @@ def test_a_longer_action_lasts_longer(difference: Callable[..., Difference]) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "costs", "steps"),
+    [
+        ("moe-1f1b-bad-overlap", Costs(moe=tracegen.MoE()), 1),
+        ("zb-h1", Costs(optimizer_us=10), 2),
+        ("zb-h1", Costs(activation_bytes=5, memory={"weight_bytes": 3}), 1),
+    ],
+)
+def test_figures_that_only_some_have_are_no_configuration(
+    name: str, costs: Costs, steps: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    tracegen.write(tracegen.replay(tracegen.compile(name), costs, steps=steps), path)
+    trace = json.loads(path.read_text())
+    before = tracegen.read(path)
+    tiles(trace)[5]["dur"] -= 1
+    path.write_text(json.dumps(trace))
+    found = tracegen.diff(before, tracegen.read(path))
+    assert (found.configuration, len(found.steps), found.figures) == ([], 1, [])
+
+
 def test_a_stage_on_another_rank_moved(tmp_path: Path) -> None:
     made = tracegen.replay(tracegen.compile("interleaved-1f1b", 4, 8, 2))
     a, b = tmp_path / "a.json", tmp_path / "b.json"

@@ -25,6 +25,8 @@ from tracegen.memory import peak_bytes
 from tracegen.timeline import Timeline, as_number
 
 SCHEMA_VERSION = 1
+# Figures that `summary` has of some timelines only: of MoE costs, of several steps, of bytes.
+OF_SOME = ("comm_busy_us", "exposed_us", "overlap_ratio", "steady_step_us", "peak_memory_bytes")
 
 WARMUP, STEADY, COOLDOWN = "warmup", "steady", "cooldown"
 

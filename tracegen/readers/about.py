@@ -147,9 +147,10 @@ class About:
         if not self.own or not line.program.num_ranks:
             return {}, {}
         ours = layout.about(line)
-        figures = metrics.summary(line)
+        figures = {*metrics.summary(line), *metrics.OF_SOME}  # though its tiles may not say them
         stated = {key: value for key, value in self.said.items() if key in figures}
-        config = {k: v for k, v in self.said.items() if k not in ours and k != "program"}
+        others = {*ours, *figures, "program"}
+        config = {key: value for key, value in self.said.items() if key not in others}
         return stated, config
 
     def _count(self, key: str) -> int:
