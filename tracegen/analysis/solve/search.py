@@ -20,13 +20,16 @@ from tracegen.ir import Program
 # How many of the constructed orders are looked at further.
 KEPT = 6
 
+# How many of an order's patterns are repeated, to take the best.
+PATTERNS = 2
+
 # Actions up to which every rule is tried on the whole problem, and up to which the best few are.
 ALL_RULES = 3_000
 BEST_RULES = 60_000
 
 # What local search spends, in actions replayed.
-SEARCH = 3_000_000
-MOST_TRIES = 6_000
+SEARCH = 2_000_000
+MOST_TRIES = 4_000
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def _heuristic(problem: Problem, others: list[Named], least: int) -> _Best | Non
         return candidates[0] if candidates else None
     size = sum(map(len, candidates[0].order))
     if problem.objective is Objective.STEADY:
-        size *= problem.num_ranks
+        size *= 4 * problem.num_ranks  # each value is a way from every rank
     tries = min(MOST_TRIES, SEARCH // size)
     improved = []
     for one in _distinct(candidates)[:KEPT]:
@@ -172,7 +175,7 @@ def _constructed(problem: Problem, least: int) -> Iterator[_Best]:
     ranked = sorted(_of_rules(small, rules(small), bound(small)), key=lambda one: one[0].value)
     if size <= BEST_RULES:
         yield from (one for one, _ in _of_rules(problem, [r for _, r in ranked[: 2 * KEPT]], least))
-    yield from _repeated(problem, small, [one.order for one, _ in ranked[: 4 * KEPT]])
+    yield from _repeated(problem, small, [one.order for one, _ in ranked[: 2 * KEPT]])
 
 
 def _short(problem: Problem) -> int:
@@ -197,11 +200,10 @@ def _of_rules(
 
 def _repeated(problem: Problem, small: Problem, orders: list[Order]) -> Iterator[_Best]:
     m = problem.num_microbatches
+    more = m - small.num_microbatches
     for order in orders:
-        for pattern in patterns(small, order):
-            if (m - small.num_microbatches) % pattern.microbatches:
-                continue
+        whole = [one for one in patterns(small, order) if more % one.microbatches == 0]
+        for pattern in whole[:PATTERNS]:
             longer = extended(small, order, pattern, m)
             if fits(problem, longer) and (found := value(problem, longer)) is not None:
                 yield _Best(found, longer, "list scheduling, its steady pattern repeated")
-            break
