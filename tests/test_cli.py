@@ -290,7 +290,7 @@ def test_names_are_forgiving(typed: str, name: str) -> None:
 def test_typos_get_a_suggestion() -> None:
     assert refusal("run", "-s", "dualpip") == ("no schedule 'dualpip'; did you mean 'dualpipe'?")
     assert refusal("run", "-s", "zvb") == "no schedule 'zvb'; did you mean 'zbv'?"
-    assert refusal("show", "qqqqq").startswith("no schedule 'qqqqq'; there are chimera, dualp")
+    assert refusal("show", "qqqqq").startswith("no schedule 'qqqqq'; there are 1f1b, chimera")
     assert refusal("rum").endswith("Error: no command 'rum'; did you mean 'run'?")
     assert "Error: No such option '--shedule'. (Did you mean" in refusal("run", "--shedule", "x")
 
@@ -375,6 +375,35 @@ def test_any_request_is_answered_or_refused(
     if found.exit_code == 2:
         assert found.stderr.strip()
         assert found.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("run", "--like", "x.json", "-p", 3), "-p: x.json has sizes of its own; leave it out"),
+        (("show", "x.json", "-m", 3), "-m: x.json has sizes of its own; leave it out"),
+        (("show", "x.json", "--f", 3), "--f: x.json has times of its own; leave it out"),
+        (("explain", "x.json", "--steps", 2), "--steps: x.json has times of its own; leave it out"),
+        (
+            ("check", "x.json", "--forward-only"),
+            "--forward-only: x.json has sizes of its own; leave it out",
+        ),
+    ],
+)
+def test_what_a_trace_says_itself_is_not_asked_otherwise(
+    args: tuple[object, ...], message: str
+) -> None:
+    run("run", "-s", "1f1b", "-q", "-o", "x.json")
+    assert refusal(*args).endswith(f"Error: {message}")
+
+
+def test_a_trace_that_hangs_before_any_backward_is_not_forward_only() -> None:
+    naive = ("--p2p", "blocking", "--p2p-order", "naive")
+    assert run("run", "-s", "zbv", *naive, "-q", "-o", "x.json").exit_code == 2
+    assert json.loads(Path("x.json").read_text())["metadata"]["forward_only"] is False
+    again = run("run", "--like", "x.json", "-q", "-o", "y.json")
+    assert "deadlock after 23 of 384 actions" in again.stderr
+    assert Path("y.json").read_bytes() == Path("x.json").read_bytes()
 
 
 def test_main_is_what_the_script_runs() -> None:

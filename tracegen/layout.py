@@ -108,6 +108,7 @@ def metadata(line: Timeline) -> dict[str, Any]:
 def about(line: Timeline) -> dict[str, Any]:
     """The metadata less the timeline's config and a program that no schedule makes."""
     program, empty = line.program, _zero_length(line)
+    source = line.source or program  # one that hangs may have come to no backward
     return {
         **metrics.summary(line),
         "tool": "tracegen",
@@ -115,7 +116,7 @@ def about(line: Timeline) -> dict[str, Any]:
         "placement": program.placement.name,
         "stage_ranks": list(program.placement.ranks),
         "chains": [list(chain) for chain in program.placement.chains],
-        "forward_only": program.forward_only,
+        "forward_only": source.forward_only,
         "costs": line.costs.in_force(),
         "zero_length_actions": sum(map(len, empty)),
         **({"zero_length": empty} if any(empty) else {}),

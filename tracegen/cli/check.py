@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli.common import (
+    SIZES,
     cost_options,
     costs_of,
     is_trace,
     mode_of,
     program_of,
     read_trace,
+    refuse,
     replay_options,
     size_options,
 )
@@ -81,5 +83,6 @@ def _read(name: str, options: dict[str, Any]) -> tuple[Program, Costs]:
         return program, costs_of(options, program)
     from tracegen.passes.validate import validate
 
+    refuse(SIZES, f"{name} has sizes of its own")
     line = read_trace(name)
     return validate(line.program), costs_of(options, line.program, line.costs)

@@ -187,6 +187,8 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     )
 
 
+SIZES = ("ranks", "microbatches", "stages_per_rank", "pipes", "forward_only")
+MODE = ("p2p", "p2p_order", "dispatch", "steps", "sync")
 PLAIN = ("f_us", "b_us", "i_us", "w_us", "fb_us")
 OTHERS = (
     "alpha_us",
@@ -287,9 +289,21 @@ def warn(name: str, line: Timeline, quiet: bool = False) -> None:
         say(f"{name}: {text}", quiet)
 
 
+def refuse(names: tuple[str, ...], why: str) -> None:
+    """Refuse options of the command that runs, if they were given."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if param.name in names and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{param.opts[0]}: {why}; leave it out")
+
+
 def timeline_of(schedule_or_trace: str, options: dict[str, Any]) -> Timeline:
     """A trace as it was read, or a schedule replayed."""
     if is_trace(schedule_or_trace):
+        refuse(SIZES, f"{schedule_or_trace} has sizes of its own")
+        times = (*PLAIN, *OTHERS, "slow_ranks", "moe_pairs", "costs_file", *MODE)
+        refuse(times, f"{schedule_or_trace} has times of its own")
         return read_trace(schedule_or_trace)
     from tracegen.engine import replay
 

@@ -10,10 +10,12 @@ import click
 
 from tracegen.cli import execute
 from tracegen.cli.common import (
+    SIZES,
     console,
     cost_options,
     costs_of,
     program_of,
+    refuse,
     replay_options,
     say,
     size_options,
@@ -107,6 +109,7 @@ def _request(
     from tracegen.readers.request import request_of
 
     assert like is not None
+    refuse(SIZES, f"{like} has sizes of its own")
     asked = request_of(Path(like))
     return asked.program, costs_of(options, asked.program, asked.costs), asked
 
