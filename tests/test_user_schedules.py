@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from command import process, refusal, run
+
+from tracegen import registry
+from tracegen.errors import ScheduleError
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +154,15 @@ def test_plugins_are_found_and_broken_ones_stop_nothing(plugins: Path, tmp_path:
     done = process("run", "-s", "brokn", cwd=tmp_path, **path)
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[1:] == [f"  {problem}" for problem in PROBLEMS]
+
+
+def test_two_shipped_files_with_one_name_are_refused(tmp_path, monkeypatch):
+    """A copy of a file in schedules/ whose name was left as it was hides no schedule."""
+    for name in ("gpipe.py", "zbv.py"):
+        shutil.copy(registry.shipped_dir() / name, tmp_path)
+    copy = shutil.copy(registry.shipped_dir() / "gpipe.py", tmp_path / "mine.py")
+    monkeypatch.setattr(registry, "shipped_dir", lambda: tmp_path)
+    with pytest.raises(ScheduleError) as error:
+        registry.shipped()
+    first = tmp_path / "gpipe.py"
+    assert str(error.value) == f"{copy} defines 'gpipe', as {first} does; give it another name"

@@ -52,9 +52,21 @@ def load_file(path: Path) -> list[Schedule]:
 
 
 def shipped() -> dict[str, Schedule]:
-    """The schedules in schedules/, by name."""
-    found = [s for path in sorted(shipped_dir().glob("[!_]*.py")) for s in load_file(path)]
-    return {s.name: s for s in found}
+    """The schedules in schedules/, by name.
+
+    Raises:
+        ScheduleError: if two of its files define the same name, or one cannot be used.
+    """
+    named: dict[str, Schedule] = {}
+    home: dict[str, Path] = {}
+    for path in sorted(shipped_dir().glob("[!_]*.py")):
+        for s in load_file(path):
+            if s.name in named:
+                raise ScheduleError(
+                    f"{path} defines {s.name!r}, as {home[s.name]} does; give it another name"
+                )
+            named[s.name], home[s.name] = s, path
+    return named
 
 
 def installed(taken: dict[str, Schedule]) -> tuple[dict[str, Schedule], list[str]]:
@@ -119,7 +131,7 @@ def find(name_or_path: str) -> Schedule:
     typed = _plain(name_or_path)
     swapped = [name for name in known if sorted(name) == sorted(typed)]
     close = swapped or get_close_matches(typed, known, n=1)
-    hint = f"did you mean {known[close[0]].name!r}?" if close else f"there are {', '.join(named)}"
+    hint = f"did you mean {known[close[0]].name!r}?" if close else f"there are {', '.join(sorted(named))}"
     also = "".join(f"\n  {problem}" for problem in problems)
     raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
 
