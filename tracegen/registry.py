@@ -131,7 +131,8 @@ def find(name_or_path: str) -> Schedule:
     typed = _plain(name_or_path)
     swapped = [name for name in known if sorted(name) == sorted(typed)]
     close = swapped or get_close_matches(typed, known, n=1)
-    hint = f"did you mean {known[close[0]].name!r}?" if close else f"there are {', '.join(sorted(named))}"
+    every = f"there are {', '.join(sorted(named))}"
+    hint = f"did you mean {known[close[0]].name!r}?" if close else every
     also = "".join(f"\n  {problem}" for problem in problems)
     raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
 
