@@ -9,6 +9,7 @@ import click
 
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes, knows_weights
 from tracegen.cli.common import console
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +23,7 @@ RUNNERS_UP = 4
 STEPS = 4
 
 
-@click.command("advise")
+@click.command("advise", cls=Sectioned)
 @click.option(
     "--memory-limit",
     "limit_text",

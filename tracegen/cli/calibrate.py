@@ -10,6 +10,7 @@ import click
 
 from tracegen.cli.common import console, program_of, say, size_options
 from tracegen.cli.execute import model_options, options_of, take
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tracegen.ir import Program
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=Sectioned)
 @click.option("-s", "--schedule", required=True, metavar="NAME|FILE", help="Whose stages.")
 @size_options
 @model_options

@@ -20,6 +20,7 @@ from tracegen.cli.common import (
     size_options,
 )
 from tracegen.cli.replaying import limit_of, memory_options
+from tracegen.cli.sections import Sectioned
 from tracegen.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tracegen.ir import Program
 
 
-@click.command("check")
+@click.command("check", cls=Sectioned)
 @click.argument("schedule_or_file")
 @size_options
 @memory_options

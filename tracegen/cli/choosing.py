@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import sections
 from tracegen.cli.common import OTHERS, PLAIN, cost_options, costs_of
+from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
     from tracegen.analysis.grid import Base
     from tracegen.analysis.model import Model
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL = (
     click.option("--model-layers", type=int, metavar="L", help="Transformer layers; costs follow."),
@@ -71,9 +71,7 @@ OF_LINKS = ("alpha_us", "bandwidth_GBps")
 
 def model_options(command: Command) -> Command:
     """--model-layers --hidden --seq ... --split --recompute."""
-    for option in reversed(MODEL):
-        command = option(command)
-    return command
+    return with_options(sections.MODEL, MODEL, command)
 
 
 def choosing_options(command: Command) -> Command:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from tracegen.cli import sections
+from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from tracegen.moe import MoE
     from tracegen.timeline import Timeline
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SIZE = (
     click.option(
@@ -151,23 +152,17 @@ REPLAY = (
 
 def size_options(command: Command) -> Command:
     """-p -m -v --pipes --forward-only."""
-    return _with(SIZE, command)
+    return with_options(sections.SIZE, SIZE, command)
 
 
 def cost_options(command: Command) -> Command:
     """--f --b --i --w --fb --alpha ... --costs."""
-    return _with(COSTS, command)
+    return with_options(sections.COSTS, COSTS, command)
 
 
 def replay_options(command: Command) -> Command:
     """--p2p --p2p-order --dispatch --steps --sync."""
-    return _with(REPLAY, command)
-
-
-def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(sections.REPLAY, REPLAY, command)
 
 
 def program_of(schedule: str, options: dict[str, Any]) -> Program:

@@ -9,6 +9,7 @@ import click
 
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
 from tracegen.cli.common import console, say
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from tracegen.analysis.grid import Axis, Base
@@ -28,7 +29,7 @@ SORTS = (
 )
 
 
-@click.command("compare")
+@click.command("compare", cls=Sectioned)
 @click.option("-s", "--schedule", "names", metavar="A,B,..", help="Which; all unless given.")
 @click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
 @click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; 2p unless given.")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import sections
 from tracegen.cli.common import console, say
+from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from tracegen.ir import Program
     from tracegen.timeline import Timeline
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL = (
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="cpu unless given."),
@@ -80,16 +81,12 @@ NAMES = (
 
 def execute_options(command: Command) -> Command:
     """--execute and what goes with it."""
-    for option in reversed(RUN):
-        command = option(command)
-    return command
+    return with_options(sections.EXECUTE, RUN, command)
 
 
 def model_options(command: Command) -> Command:
     """The model, the device and the measuring alone."""
-    for option in reversed(MODEL):
-        command = option(command)
-    return command
+    return with_options(sections.EXECUTE, MODEL, command)
 
 
 def take(options: dict[str, Any]) -> dict[str, Any]:

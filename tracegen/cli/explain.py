@@ -18,9 +18,10 @@ from tracegen.cli.common import (
     size_options,
     timeline_of,
 )
+from tracegen.cli.sections import Sectioned
 
 
-@click.command("explain")
+@click.command("explain", cls=Sectioned)
 @click.argument("schedule_or_trace")
 @size_options
 @cost_options

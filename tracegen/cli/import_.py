@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli.common import console, cost_options, costs_of, say, warn
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from tracegen.timeline import Timeline
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-@click.command("import")
+@click.command("import", cls=Sectioned)
 @click.argument("files", nargs=-1, required=True, metavar="CSV | DIR | FILE...")
 @click.option(
     "--rank-map",

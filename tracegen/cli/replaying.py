@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import sections
 from tracegen.cli.common import mode_of, say
+from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
     from tracegen.costs import Costs
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tracegen.readers.request import Request
     from tracegen.timeline import Timeline
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MEMORY = (
     click.option(
@@ -42,18 +42,12 @@ OPTIONS = (
 
 def replaying_options(command: Command) -> Command:
     """--memory-limit --memory-at --explain --bubble-row --links --save-order."""
-    return _with(OPTIONS, command)
+    return with_options(sections.MEMORY, OPTIONS, command)
 
 
 def memory_options(command: Command) -> Command:
     """--memory-limit --memory-at."""
-    return _with(MEMORY, command)
-
-
-def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(sections.MEMORY, MEMORY, command)
 
 
 def replayed(

@@ -21,6 +21,7 @@ from tracegen.cli.common import (
     size_options,
 )
 from tracegen.cli.replaying import over_limit, replayed, replaying_options
+from tracegen.cli.sections import Sectioned
 from tracegen.errors import DeadlockError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tracegen.timeline import Timeline
 
 
-@click.command("run")
+@click.command("run", cls=Sectioned)
 @click.option("-s", "--schedule", metavar="NAME|FILE", help="A schedule, or a .py or .csv file.")
 @click.option("--like", metavar="TRACE", help="Make the trace of a trace's request again.")
 @size_options

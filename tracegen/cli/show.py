@@ -14,12 +14,13 @@ from tracegen.cli.common import (
     size_options,
     timeline_of,
 )
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from tracegen.timeline import Timeline
 
 
-@click.command("show")
+@click.command("show", cls=Sectioned)
 @click.argument("schedule_or_trace")
 @size_options
 @cost_options

@@ -11,6 +11,7 @@ import click
 from tracegen.cli.choosing import base_of, choosing_options
 from tracegen.cli.common import console, say
 from tracegen.cli.replaying import limit_of, memory_options
+from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
     from tracegen.analysis.solve.problem import Problem
@@ -23,7 +24,7 @@ PLACEMENTS = ("loop", "v", "bidirectional")
 OBJECTIVES = ("makespan", "span", "steady")
 
 
-@click.command("solve")
+@click.command("solve", cls=Sectioned)
 @click.option("-p", "--ranks", type=click.IntRange(1), default=4, show_default=True, metavar="P")
 @click.option("-m", "--microbatches", type=click.IntRange(1), metavar="M", help="2p unless given.")
 @click.option(
