@@ -27,8 +27,8 @@ CASES = [
     ("GPipe", 4),
     ("1F1B", 6),
 ]
-# Between a call and its first operation, and what a loaded machine adds; ns.
-OVERHEAD = 2_000_000
+# How far the clocks of two processes of one machine may be apart; ns.
+CALIBRATION = 200_000
 
 
 class Teams(dict[int, Team]):
@@ -66,17 +66,24 @@ def test_the_order_and_the_times_are_those_of_record(
 
 
 def _same_times(line: Timeline, recorded: Timeline) -> None:
-    """Tiles of operations lie in the calls that `record` measured, and are most of them."""
-    late = [a - b for a, b in zip(line.start_ns, recorded.start_ns, strict=True)]
-    shift = median(late)
-    early = [a - shift - b for a, b in zip(line.start_ns, recorded.start_ns, strict=True)]
-    over = [a - shift - b for a, b in zip(line.end_ns, recorded.end_ns, strict=True)]
-    assert min(early) > -OVERHEAD
-    assert max(over) < OVERHEAD
-    assert abs(median(early)) < OVERHEAD
-    assert abs(median(over)) < OVERHEAD
-    measured, by_record = sum(line.busy_ns), sum(recorded.busy_ns)
-    assert 0.5 * by_record < measured < 1.05 * by_record
+    """Tiles of operations lie in the calls that `record` measured, and are most of them.
+
+    One shift of the axis must put every tile into its call; processes tell the time from their
+    own calibration of the processor's counter, so it may be a little off.
+    """
+    starts = [a - b for a, b in zip(line.start_ns, recorded.start_ns, strict=True)]
+    ends = [a - b for a, b in zip(line.end_ns, recorded.end_ns, strict=True)]
+    first = min(starts)
+    # A process may lose the processor between a call and the small operators after it.
+    over = sum(end > first + CALIBRATION for end in ends)
+    assert over <= max(1, len(ends) // 20)
+    of_call = [
+        (b - a) / max(1, d - c)
+        for a, b, c, d in zip(
+            line.start_ns, line.end_ns, recorded.start_ns, recorded.end_ns, strict=True
+        )
+    ]
+    assert 0.6 < median(of_call) <= 1.01
 
 
 def _no_receive_before_its_send(line: Timeline) -> None:

@@ -105,12 +105,14 @@ def _numbered(found: Recorded, blocks: list[tuple[int, int, int]]) -> list[Windo
     outer, receives = found.ops.outermost(), [one.start_ns for one in found.receives]
     windows: list[Window] = []
     for at, (kind, start, end) in enumerate(blocks):
-        begin = _outermost(outer, start)
+        begin, _ = _outermost(outer, start)
         until = windows[-1].end_ns if windows else 0
         waits = bisect_left(receives, until)
         if waits < len(receives):
             begin = min(begin, receives[waits])
         following = blocks[at + 1][1] if at + 1 < len(blocks) else NEVER
+        if kind == FORWARD:
+            _, end = _outermost(outer, end)
         last = _end_of_run(found, kind, end, following)
         code = encode(0, kind, count[kind])
         windows.append(Window(begin, last, code, NO_MATE, talks=True))
@@ -124,22 +126,22 @@ def _numbered(found: Recorded, blocks: list[tuple[int, int, int]]) -> list[Windo
     return windows
 
 
-def _outermost(outer: Columns, ns: int) -> int:
-    """The start of the outermost operator that runs then, or else that moment."""
+def _outermost(outer: Columns, ns: int) -> tuple[int, int]:
+    """The outermost operator that runs then, or else that moment."""
     at = bisect_right(outer.start, ns) - 1
-    return outer.start[at] if at >= 0 and outer.end[at] > ns else ns
+    return (outer.start[at], outer.end[at]) if at >= 0 and outer.end[at] > ns else (ns, ns)
 
 
 def _end_of_run(found: Recorded, kind: int, end: int, following: int) -> int:
     """Where the send of a block's result is posted; without one, where what computes it ends.
 
-    A forward goes on after its last differentiable operator: up to a message or the next block.
+    A forward that is sent goes on after its last differentiable operator; what follows one that
+    is not, as the last stage's, may be of the backward already.
     """
-    sends, receives = (_next(of, end) for of in (found.sends, found.receives))
-    if kind == FULL:
-        return sends if sends < following else end
-    cut = min(sends, receives, following)
-    return end if cut == NEVER else cut
+    sends = _next(found.sends, end)
+    if sends >= following or (kind == FORWARD and _next(found.receives, end) < sends):
+        return end
+    return sends
 
 
 def _next(messages: list[Message], ns: int) -> int:
