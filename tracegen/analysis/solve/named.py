@@ -9,7 +9,8 @@ from tracegen import registry
 from tracegen.analysis.solve.orders import fits, from_program, value
 from tracegen.analysis.solve.problem import Order, Problem
 from tracegen.errors import TracegenError
-from tracegen.ir import Program
+from tracegen.ir import KIND_MASK, Program
+from tracegen.ir import W as WEIGHT
 from tracegen.order import both_ways, loop, v_shape
 from tracegen.passes.validate import validate
 
@@ -39,7 +40,10 @@ class Named:
 
 
 def named(problem: Problem) -> Iterator[Named]:
-    """Every schedule that is defined for the problem's size and has its placement."""
+    """Every schedule that is defined for the problem's size and has its placement.
+
+    Where the backward is not to be split, those that split it are left out.
+    """
     placement = problem.placement
     p, v = problem.num_ranks, placement.num_stages // problem.num_ranks
     if 3 * problem.num_microbatches * placement.num_stages > MOST_ACTIONS:
@@ -56,6 +60,9 @@ def named(problem: Problem) -> Iterator[Named]:
             streams = tuple(schedule.streams(pipe))
             program = validate(Program(schedule.name, problem.num_microbatches, placement, streams))
         except TracegenError:
+            continue
+        codes = (code for stream in streams for code in stream.codes)
+        if not problem.split and any(code & KIND_MASK == WEIGHT for code in codes):
             continue
         order = from_program(problem, program)
         yield Named(schedule.name, order, value(problem, order), fits(problem, order))
