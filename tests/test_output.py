@@ -194,3 +194,27 @@ def test_colour_only_where_it_is_wanted() -> None:
     assert on_a_terminal("show", "1f1b", NO_COLOR="1") == plain
     assert on_a_terminal("show", "1f1b", TERM="dumb") == plain
     assert b"\x1b" not in process("show", "1f1b", cwd=Path.cwd()).stdout
+
+
+EVERY_KIND = [
+    "1f1b --f 333.3333 --b 0.1 --alpha 0.013",
+    "interleaved-1f1b -v 3 -p 2 -m 4 --bandwidth 50 --bytes 1e6 --links",
+    "zb-h2 --steps 3 --optimizer 5 --grad-sync 7 --bubble-row",
+    "1f1b --p2p blocking --p2p-order fused --alpha 5",
+    "zbv --dispatch dynamic --slow 1=1.5",
+    "dualpipe -p 4 -m 8 --replica-sync 3 --jitter 0.1 --seed 4",
+    "moe-1f1b-bad-overlap --steps 2 --jitter 0.1 --alpha 3",
+    "dualpipev --moe block=dualpipe --moe layers=2 --moe attn_f=300,200",
+    "chimera --pipes 4 -p 4 -m 8 --forward-only",
+    "v-half --activation-bytes 1e6 --w-share 0.25 --memory-limit 8MB",
+]
+
+
+@pytest.mark.parametrize("request_", EVERY_KIND)
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_like_makes_the_same_bytes_of_every_kind(request_: str, suffix: str) -> None:
+    first, again = Path(f"a.{suffix}"), Path(f"b.{suffix}")
+    made = run("run", "-q", "-s", *request_.split(), "-o", first)
+    assert made.exit_code == 0, made.stderr
+    assert run("run", "-q", "--like", first, "-o", again).exit_code == 0
+    assert again.read_bytes() == first.read_bytes()

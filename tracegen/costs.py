@@ -143,8 +143,8 @@ class Costs:
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         data = {name: value for name, value in data.items() if name not in quiet or value != 0}
         if self.moe is not None:
-            plain = {name: value for name, value in data.items() if name not in TIMES}
-            return {n: v for n, v in plain.items() if v != {}} | {"moe": self.moe.in_force()}
+            plain = {n: v for n, v in data.items() if n not in (*TIMES, "moe") and v != {}}
+            return {**plain, "moe": self.moe.in_force()}
         if self.b_us is None:
             data |= {n: DEFAULT_US for n in ("i_us", "w_us") if data[n] is None}
         data["f_us"] = DEFAULT_US if self.f_us is None else data["f_us"]

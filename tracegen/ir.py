@@ -324,6 +324,12 @@ class Program:
     def num_ranks(self) -> int:
         return len(self.ranks)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Program {self.name} p={self.num_ranks} m={self.num_microbatches} "
+            f"v={self.stages_per_rank}: {len(self)} steps>"
+        )
+
     @property
     def num_stages(self) -> int:
         return self.placement.num_stages

@@ -143,6 +143,13 @@ class Timeline:
             return self.end_ns[step]
         return self.kernels.made_ns[not forward][step]
 
+    def __repr__(self) -> str:
+        program = self.program
+        return (
+            f"<Timeline of {program.name} p={program.num_ranks} m={program.num_microbatches}: "
+            f"{len(program)} steps in {self.makespan_ns / 1000:.3f} us>"
+        )
+
     def _repr_html_(self) -> str:
         """The picture that a notebook shows."""
         from tracegen.ui.svg import html

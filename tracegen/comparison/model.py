@@ -120,6 +120,11 @@ class Difference:
     figures: list[Change] = field(default_factory=list)
     follows: dict[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        parts = ("configuration", "steps", "shifted", "arrows", "counters", "rows", "figures")
+        found = ", ".join(f"{len(of)} {part}" for part in parts if (of := getattr(self, part)))
+        return f"<Difference: {found or 'none'}>"
+
     @property
     def same(self) -> bool:
         """Whether the two mean the same."""
