@@ -174,6 +174,42 @@ def test_rows_that_are_no_program(text: str, message: str) -> None:
     assert str(error.value) == f"x.csv{message}"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n",
+            " rank 0, action 3: 0REDUCE_GRAD again does what action 2 has done",
+        ),
+        (
+            "0F0,0I0,0REDUCE_GRAD,0W0\n",
+            " rank 0, action 3: 0W0 comes after 0REDUCE_GRAD, action 2, which lacks its gradient",
+        ),
+        (
+            "0F0,0B0\n1F0,1B0,0REDUCE_GRAD\n",
+            " rank 1, action 2: 0REDUCE_GRAD belongs on rank 0, which holds stage 0",
+        ),
+        (
+            "0UNSHARD,0F0,0RESHARD,0B0\n",
+            " rank 0, action 3: 0B0 needs stage 0; UNSHARD it before",
+        ),
+        (
+            "0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n",
+            "\n  rank 0, action 1: 0UNSHARD comes when stage 0 is there already"
+            "\n  rank 0, action 5: 0RESHARD needs stage 0; UNSHARD it before",
+        ),
+    ],
+)
+def test_whole_stage_actions_where_torch_cannot_do_them(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    with pytest.raises(ProgramError) as error:
+        tracegen.compile(path)
+    assert str(error.value) == f"{path}:{message}"
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_ends(end: str) -> None:
     program = torch_csv.from_text(f'"0F0", 0B0{end}1F0,1B0,,{end}{end},,{end}', "x.csv")

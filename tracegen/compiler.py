@@ -12,6 +12,7 @@ from tracegen.passes.communication import add_communication
 from tracegen.passes.forward_only import keep_forward
 from tracegen.passes.messages import check_links, check_messages, has_messages
 from tracegen.passes.validate import validate
+from tracegen.passes.whole_stage import check_whole_stage
 
 
 def compile(
@@ -36,11 +37,12 @@ def compile(
 
     Raises:
         ScheduleError: if the schedule is unknown or not defined for this size.
-        ProgramError: if the program is incomplete or out of order, or a CSV's messages are.
+        ProgramError: if the program is incomplete or out of order, or a CSV's messages or
+            whole-stage actions are.
         DeadlockError: if it cannot finish.
         FileError: if the file cannot be read.
     """
-    if str(schedule).endswith(".csv"):
+    if from_csv := str(schedule).endswith(".csv"):
         program = torch_csv.read(Path(schedule))
         _same_size(program, p=num_ranks, m=num_microbatches, v=stages_per_rank)
     else:
@@ -49,6 +51,8 @@ def compile(
         recipe = program.recipe and {**program.recipe, "forward_only": True}
         program = replace(keep_forward(program), recipe=recipe)
     validate(program)
+    if from_csv:
+        check_whole_stage(program)
     if has_messages(program):
         check_links(check_messages(program))
     return add_communication(program) if communication else program

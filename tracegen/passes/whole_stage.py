@@ -1,9 +1,11 @@
-"""Add UNSHARD, RESHARD and REDUCE_GRAD, as PyTorch's runtime wants them for FSDP."""
+"""UNSHARD, RESHARD and REDUCE_GRAD, as PyTorch's runtime wants them for FSDP: add, and check."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
+from tracegen.errors import ProgramError
 from tracegen.ir import (
     KIND_MASK,
     NO_MATE,
@@ -14,9 +16,11 @@ from tracegen.ir import (
     UNSHARD,
     Program,
     Stream,
+    decode,
     encode,
 )
 from tracegen.ir import B as FULL
+from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
 
 # How many stages of a rank are whole at one time: one in its forward, one in
@@ -35,6 +39,73 @@ def add_whole_stage(program: Program, active_stages: int = ACTIVE_STAGES) -> Pro
     return program.with_ranks(
         _with_reduction(_with_shards(stream, active_stages), program) for stream in program.ranks
     )
+
+
+def check_whole_stage(program: Program) -> Program:
+    """Return the program if its whole-stage actions are where PyTorch's runtime can do them.
+
+    REDUCE_GRAD once, on the stage's rank, after its last backward: it divides the gradients.
+    Where a stage has UNSHARD or RESHARD, they alternate and it computes between them.
+
+    Raises:
+        ProgramError: naming rank and action of each violation.
+    """
+    if problems := [text for rank in range(program.num_ranks) for text in _wrong(program, rank)]:
+        raise ProgramError(program.name, problems)
+    return program
+
+
+def _wrong(program: Program, rank: int) -> Iterator[str]:
+    stream, owner = program.ranks[rank], program.placement.ranks
+    whole = (UNSHARD, RESHARD, REDUCE_GRAD)
+    for at, code in enumerate(stream.codes):
+        if code & KIND_MASK in whole and owner[_stage(code)] != rank:
+            yield (
+                f"{_where(rank, at, code)} belongs on rank {owner[_stage(code)]}, "
+                f"which holds stage {_stage(code)}"
+            )
+    yield from _reduced_wrongly(stream, rank)
+    yield from _sharded_wrongly(stream, rank)
+
+
+def _reduced_wrongly(stream: Stream, rank: int) -> Iterator[str]:
+    reduced: dict[int, int] = {}
+    for at, code in stream.halves():
+        before = reduced.get(_stage(code))
+        if code & KIND_MASK == REDUCE_GRAD:
+            if before is not None:
+                yield f"{_where(rank, at, code)} again does what action {before} has done"
+            reduced.setdefault(_stage(code), at)
+        elif FORWARD < code & KIND_MASK <= WEIGHT and before is not None:
+            reduction = decode(encode(_stage(code), REDUCE_GRAD, 0))
+            yield (
+                f"{_where(rank, at, code)} comes after {reduction}, action {before}, "
+                "which lacks its gradient"
+            )
+
+
+def _sharded_wrongly(stream: Stream, rank: int) -> Iterator[str]:
+    sharded = {_stage(code) for code in stream.codes if code & KIND_MASK in (UNSHARD, RESHARD)}
+    there: set[int] = set()
+    for at, code in stream.halves() if sharded else ():
+        kind, stage = code & KIND_MASK, _stage(code)
+        if kind == UNSHARD:
+            if stage in there:
+                yield f"{_where(rank, at, code)} comes when stage {stage} is there already"
+            there.add(stage)
+        elif kind == RESHARD or (kind <= WEIGHT and stage in sharded):
+            if stage not in there:
+                yield f"{_where(rank, at, code)} needs stage {stage}; UNSHARD it before"
+            if kind == RESHARD:
+                there.discard(stage)
+
+
+def _where(rank: int, at: int, code: int) -> str:
+    return f"rank {rank}, action {at}: {decode(code)}"
+
+
+def _stage(code: int) -> int:
+    return code >> STAGE_SHIFT & STAGE_MASK
 
 
 def _stages(code: int, mate: int) -> list[int]:
