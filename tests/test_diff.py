@@ -210,6 +210,19 @@ def test_a_stage_on_another_rank_moved(tmp_path: Path) -> None:
         assert reported(tracegen.diff(a, b)) == ["stage 6 moved from rank 2 to rank 1 (16 actions)"]
 
 
+def test_a_trace_whose_stage_moved_can_be_drawn_and_explained(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    tracegen.write(tracegen.replay(tracegen.compile("1f1b", 3, 4), Costs(alpha_us=3)), path)
+    trace = json.loads(path.read_text())
+    for tile in tiles(trace):
+        if tile["args"]["stage"] == 1:
+            tile["tid"], tile["args"]["rank"] = 3, 2
+    path.write_text(json.dumps(trace))
+    for command in (["show", "--html", str(tmp_path / "x.html")], ["explain"]):
+        found = CliRunner().invoke(main, [command[0], str(path), *command[1:]])
+        assert found.exit_code == 0, found.output
+
+
 def test_a_removed_arrow_is_missing(difference: Callable[..., Difference]) -> None:
     count = len(of_kind(golden(), "s"))
     assert count == 120

@@ -115,7 +115,7 @@ def waited_for(line: Timeline, rank: int, step: int) -> str:
         return str(program.ranks[other][blocker - program.offsets[other]])
     half = code if mate == NO_MATE else mate
     stage = following[half >> STAGE_SHIFT & STAGE_MASK]
-    other = program.placement.ranks[stage]
+    other = program.rank_of_step(blocker)  # a trace may have it on another rank than its stage
     stream, where = program.ranks[other], blocker - program.offsets[other]
     made = stream.codes[where] if stream.mates[where] == NO_MATE else stream.mates[where]
     return f"{stage}{KINDS[made & KIND_MASK].value}{half >> MICROBATCH_SHIFT}"
