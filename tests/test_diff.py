@@ -691,3 +691,20 @@ def test_time_grows_with_the_traces_and_no_faster() -> None:
 
     seconds(100)
     assert seconds(2000) < 20 * max(seconds(200), 0.02)
+
+
+def test_nan_among_a_tiles_arguments_is_refused(tmp_path: Path) -> None:
+    line = tracegen.replay(tracegen.compile("1f1b", 2, 2))
+    tracegen.write(line, tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "b.json").write_text(text.replace('"wait_us":1000.000', '"wait_us":NaN', 1))
+    number = next(
+        at
+        for at, event in enumerate(json.loads(text)["traceEvents"])
+        if event.get("args", {}).get("wait_us") == 1000
+    )
+    with pytest.raises(tracegen.TracegenError) as error:
+        tracegen.diff(tmp_path / "a.json", tmp_path / "b.json")
+    assert str(error.value) == (
+        f"{tmp_path / 'b.json'}: event {number}: args: wait_us: nan; expected a finite number"
+    )

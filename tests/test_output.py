@@ -218,3 +218,25 @@ def test_like_makes_the_same_bytes_of_every_kind(request_: str, suffix: str) -> 
     assert made.exit_code == 0, made.stderr
     assert run("run", "-q", "--like", first, "-o", again).exit_code == 0
     assert again.read_bytes() == first.read_bytes()
+
+
+def test_nothing_is_written_over_what_is_read() -> None:
+    run("run", "-q", "-s", "gpipe", "-o", "a.json")
+    run("run", "-q", "-s", "1f1b", "-o", "b.json")
+    before = Path("a.json").read_bytes()
+    said = "a.json is what is being read; give another file to write"
+    for command in (
+        ("show", "a.json", "--svg", "a.json"),
+        ("show", "a.json", "--html", "./a.json"),
+        ("diff", "a.json", "b.json", "--overlay", "a.json"),
+        ("diff", "b.json", "a.json", "--overlay", "a.json"),
+    ):
+        assert refusal(*command).endswith(said.removeprefix("a.json")), command
+    assert Path("a.json").read_bytes() == before
+
+
+def test_a_trace_too_long_for_json_says_so() -> None:
+    long = ("run", "-q", "-s", "1f1b", "-p", 2, "-m", 2, "--f", 3e12)
+    said = "warning: Perfetto reads times past 2**42 us from JSON inexactly; write .pftrace\n"
+    assert run(*long, "-o", "a.json").stderr == said
+    assert run(*long, "-o", "a.pftrace").stderr == ""

@@ -25,7 +25,7 @@ from tracegen import metrics
 from tracegen.clock import Clock
 from tracegen.costs import Costs
 from tracegen.engine import replay, run
-from tracegen.errors import DeadlockError, ProgramError
+from tracegen.errors import CostError, DeadlockError, ProgramError, ScheduleError
 from tracegen.ir import Program, Stream, parse
 from tracegen.order import loop
 from tracegen.timeline import Timeline
@@ -261,3 +261,14 @@ def test_a_program_that_cannot_finish_is_refused() -> None:
         replay(stuck)
     with pytest.raises(ProgramError):
         replay(Program("mine", 2, loop(1, 1), (Stream.of(map(parse, ["0F0", "0B0"])),)))
+
+
+def test_wrong_types_are_refused_by_name() -> None:
+    with pytest.raises(ScheduleError) as size:
+        tracegen.compile("1f1b", num_ranks="4")  # type: ignore[arg-type]
+    assert str(size.value) == "num_ranks = '4' is no whole number; use one, such as 4"
+    with pytest.raises(CostError) as costs:
+        replay(tracegen.compile("1f1b", 2, 2), {"f_us": 1})  # type: ignore[arg-type]
+    assert str(costs.value) == (
+        "costs = {'f_us': 1} are no Costs; use Costs(...) or Costs.from_dict(...)"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 
 from tracegen import registry, torch_csv
@@ -42,6 +43,14 @@ def compile(
         DeadlockError: if it cannot finish.
         FileError: if the file cannot be read.
     """
+    num_ranks, num_microbatches, stages_per_rank = (
+        _whole(name, value)
+        for name, value in (
+            ("num_ranks", num_ranks),
+            ("num_microbatches", num_microbatches),
+            ("stages_per_rank", stages_per_rank),
+        )
+    )
     if from_csv := str(schedule).endswith(".csv"):
         program = torch_csv.read(Path(schedule))
         _same_size(program, p=num_ranks, m=num_microbatches, v=stages_per_rank)
@@ -56,6 +65,13 @@ def compile(
     if has_messages(program):
         check_links(check_messages(program))
     return add_communication(program) if communication else program
+
+
+def _whole(name: str, value: int | None) -> int | None:
+    try:
+        return None if value is None else index(value)
+    except TypeError:
+        raise ScheduleError(f"{name} = {value!r} is no whole number; use one, such as 4") from None
 
 
 def _from_schedule(name: str, p: int | None, m: int | None, v: int | None) -> Program:

@@ -24,6 +24,10 @@ from tracegen.timeline import Timeline
 PROTO = ".pftrace"
 SUFFIXES = (".json", ".json.gz", PROTO)
 
+# Perfetto reads a time as a float of microseconds: from here on one loses its nanoseconds, and
+# tiles that touch seem to overlap.
+JSON_HOLDS_NS = (1 << 42) * 1000
+
 # Events joined to one piece of text: enough to write in few calls, few enough to hold.
 BATCH = 4096
 

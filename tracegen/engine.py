@@ -62,7 +62,9 @@ def replay(
         DeadlockError: if it cannot finish.
         CostError: if the costs do not fit the program, or the mode is none.
     """
-    mode, costs = Mode(p2p, p2p_order, dispatch, steps, sync), costs or Costs()
+    mode, costs = Mode(p2p, p2p_order, dispatch, steps, sync), Costs() if costs is None else costs
+    if not isinstance(costs, Costs):
+        raise CostError(f"costs = {costs!r} are no Costs; use Costs(...) or Costs.from_dict(...)")
     validate(program)
     try:
         times = costs.times(program)

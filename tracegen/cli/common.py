@@ -313,6 +313,16 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
+def not_itself(source: str, target: str) -> None:
+    """Refuse to write over what is being read."""
+    if (
+        target != "-"
+        and Path(source).is_file()
+        and Path(target).resolve() == Path(source).resolve()
+    ):
+        raise click.UsageError(f"{target} is what is being read; give another file to write")
+
+
 def say(message: str, quiet: bool = False) -> None:
     """A word on stderr about what was done."""
     if not quiet:

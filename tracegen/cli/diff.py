@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracegen.cli.common import say, warn
+from tracegen.cli.common import not_itself, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,8 @@ def command(
     from tracegen.profiles.door import read_any
 
     Tolerance.parse(times)
+    for path in (golden, new):
+        not_itself(path, overlay or "-")
     sides = []
     for path in (golden, new):
         line = read_any(path, name_pattern)

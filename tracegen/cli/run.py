@@ -81,11 +81,13 @@ def command(
         return
     line = replayed(program, costs, options, request, output)
     if target is not None:
-        from tracegen.emit import write
+        from tracegen.emit import JSON_HOLDS_NS, write
 
         write(line, target)
         if target != "-":
             say(f"wrote {target}", quiet)
+        if line.makespan_ns >= JSON_HOLDS_NS and not target.endswith(".pftrace"):
+            say("warning: Perfetto reads times past 2**42 us from JSON inexactly; write .pftrace")
     for problem in over_limit(line):
         say(f"over the memory limit: {problem}", quiet)
     if as_json:

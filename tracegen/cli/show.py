@@ -9,6 +9,7 @@ import click
 from tracegen.cli.common import (
     console,
     cost_options,
+    not_itself,
     replay_options,
     say,
     size_options,
@@ -67,6 +68,8 @@ def command(
         raise click.UsageError("--width is about an SVG; a page takes its window's")
     if svg == html == "-":
         raise click.UsageError("--svg - and --html - both want stdout; give one of them a file")
+    for target in filter(None, (svg, html)):
+        not_itself(schedule_or_trace, target)
     line = timeline_of(schedule_or_trace, options)
     if svg is not None:
         _svg(line, svg, width, look)

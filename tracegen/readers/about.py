@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ from tracegen import layout, metrics
 from tracegen.costs import Costs
 from tracegen.errors import CostError, FileError, ScheduleError
 from tracegen.ir import MAX_STAGES, Placement, Program, Step, Stream, parse
+from tracegen.readers.finite import not_finite
 from tracegen.readers.warn import Warnings
 from tracegen.timeline import Timeline
 
@@ -43,7 +43,7 @@ class About:
                 "versions",
                 f"its schema_version is {version}; this tracegen knows {metrics.SCHEMA_VERSION}",
             )
-        for where in _not_finite(self.said, "metadata"):
+        for where in not_finite(self.said, "metadata"):
             raise FileError(f"{path}: {where} is no finite number")
         try:
             self.costs = Costs.from_dict(self._table("costs"))
@@ -175,15 +175,3 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_printable(key): _printable(inner) for key, inner in value.items()}
     return [_printable(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _not_finite(value: Any, where: str) -> Iterator[str]:
-    """The places of NaN and infinities in plain data."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield f"{where}: {value}"
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _not_finite(inner, f"{where}: {key}")
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            yield from _not_finite(inner, f"{where}[{at}]")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tracegen.errors import FileError
+from tracegen.readers.finite import not_finite
 from tracegen.readers.warn import Warnings
 
 EXPECTED = 'expected a Chrome trace, {"traceEvents":[...]} or an array of events'
@@ -187,8 +188,20 @@ class Document:
             events, after = _chunk(text, at) or self._one_by_one(at, number)
             if events:
                 self._report_twice(number, events, at, after)
+                self._refuse_constants(number, events, at, after)
                 yield number, events, _exactly(text, at, after)
             number, at = number + len(events), after
+
+    def _refuse_constants(self, number: int, events: list[Any], at: int, after: int) -> None:
+        """Refuse NaN in an event's arguments; of a counter, whoever reads its values does."""
+        if self.text.find("NaN", at, after) < 0 and self.text.find("Infinity", at, after) < 0:
+            return
+        for index, event in enumerate(events, number):
+            if isinstance(event, dict) and event.get("ph") != "C":
+                for where in not_finite(event.get("args"), "args"):
+                    raise FileError(
+                        f"{self.path}: event {index}: {where}; expected a finite number"
+                    )
 
     def _report_twice(self, number: int, events: list[Any], at: int, after: int) -> None:
         """Say where an event has one of its decisive keys twice; as in all JSON the last counts."""
