@@ -22,7 +22,7 @@ import tracegen
 from tracegen.cli import main
 from tracegen.comparison import report
 from tracegen.comparison.model import Difference, What, equal
-from tracegen.comparison.words import action, describe
+from tracegen.comparison.words import action, describe, effect
 
 Trace = dict[str, Any]
 Costs = tracegen.Costs
@@ -708,3 +708,149 @@ def test_nan_among_a_tiles_arguments_is_refused(tmp_path: Path) -> None:
     assert str(error.value) == (
         f"{tmp_path / 'b.json'}: event {number}: args: wait_us: nan; expected a finite number"
     )
+
+
+def changed_trace(
+    made: tracegen.Timeline, tmp_path: Path, change: Callable[[Trace], object]
+) -> tuple[Difference, Difference]:
+    """What differs in its trace after a change: from the trace as it was, and from itself."""
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    tracegen.write(made, a)
+    trace = json.loads(a.read_text())
+    change(trace)
+    b.write_text(json.dumps(trace))
+    return tracegen.diff(a, b), tracegen.diff(made, b)
+
+
+def with_optimizer() -> tracegen.Timeline:
+    return tracegen.replay(tracegen.compile("zb-h1"), Costs(optimizer_us=10), steps=2)
+
+
+def test_the_effect_counts_what_holds_a_rank_beside_its_tiles(tmp_path: Path) -> None:
+    def drop(trace: Trace) -> None:
+        weights = [tile for tile in tiles(trace) if tile["args"]["op"] == "W"]
+        trace["traceEvents"].remove(weights[len(weights) // 2])
+
+    made = with_optimizer()
+    for found in changed_trace(made, tmp_path, drop):
+        assert reported(found) == ["2W0 is missing (rank 2, action 7, at 10000.000 us)"]
+        after = effect(found)
+        assert "makespan_us" not in after
+        busy = sum(made.busy_ns)
+        whole = made.program.num_ranks * made.makespan_ns
+        assert after["bubble_ratio"] == (1 - busy / whole, 1 - (busy - 1_000_000) / whole)
+
+
+def test_the_effect_of_an_optimizer_step_that_takes_longer(tmp_path: Path) -> None:
+    def lengthen(trace: Trace) -> None:
+        last = max(tiles(trace), key=lambda tile: tile["ts"] + tile["dur"])
+        assert last["name"] == "Opt"
+        last["dur"] += 5
+
+    for found in changed_trace(with_optimizer(), tmp_path, lengthen):
+        (text,) = reported(found)
+        assert text.startswith("row pipeline / rank ")
+        a, b = effect(found)["makespan_us"]
+        assert b == a + 5
+
+
+def test_the_effect_counts_kernels(tmp_path: Path) -> None:
+    made = tracegen.replay(tracegen.compile("dualpipev", 4, 10), Costs(moe=tracegen.MoE()))
+
+    def drop(name: str) -> Callable[[Trace], None]:
+        def change(trace: Trace) -> None:
+            found = [tile for tile in tiles(trace) if tile["name"] == name]
+            trace["traceEvents"].remove(found[0])
+
+        return change
+
+    for found in changed_trace(made, tmp_path, drop("F3")):
+        assert [change.what for change in found.steps] == [What.MISSING]
+        assert effect(found) == {}
+    for found in changed_trace(made, tmp_path, drop("attn_F3")):
+        assert len(found.rows) == 1
+        assert effect(found).keys() == {"bubble_ratio", "bubble_overhead", "span_rate"}
+
+    def drop_all(trace: Trace) -> None:
+        drop("F3")(trace)
+        rows = {tile["pid"] for tile in tiles(trace) if "kernel" in tile["args"]}
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if e["pid"] not in rows]
+
+    for found in changed_trace(made, tmp_path, drop_all):
+        assert effect(found) == {}
+
+
+def test_rows_of_one_label_are_told_apart_by_their_arguments(tmp_path: Path) -> None:
+    made = tracegen.replay(tracegen.compile("chimera"), Costs(replica_sync_us=7))
+
+    def trade(trace: Trace) -> None:
+        first, second, *_ = (t for t in tiles(trace) if (t["tid"], t["name"]) == (1, "SUM"))
+        first["args"], second["args"] = second["args"], first["args"]
+
+    for found in changed_trace(made, tmp_path, trade):
+        assert reported(found) == [
+            "row pipeline / rank 0: slices in another order; the first 'SUM' "
+            "(stage 0, op SUM_REPLICAS) at 30000.000 us"
+        ]
+    assert all(found.same for found in changed_trace(made, tmp_path, lambda trace: None))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("forward_only", True, "forward_only: False -> True"),
+        ("chains", [[0, 2, 1, 3]], "chain 0, place 1: stage 1 -> stage 2"),
+        ("chains", [[0, 1], [2, 3]], "chains: [[0, 1, 2, 3]] -> [[0, 1], [2, 3]]"),
+        ("chains", [[0, 1, 2]], "chain 0, place 3: stage 3 -> none"),
+        ("chains", 5, "chains: [[0, 1, 2, 3]] -> 5"),
+        ("stage_ranks", [0, 1, 3, 2], "rank of stage 2: 2 -> 3"),
+    ],
+)
+def test_what_the_metadata_says_of_the_program_is_configuration(
+    key: str, value: object, text: str, tmp_path: Path
+) -> None:
+    def restate(trace: Trace) -> None:
+        for about in ("otherData", "metadata"):
+            trace[about] |= {key: value, "mine": "new"}
+
+    made = tracegen.replay(tracegen.compile("1f1b", 4, 8))
+    for found in changed_trace(made, tmp_path, restate):
+        assert {text, "mine: none -> new"} <= set(map(str, found.configuration))
+
+
+@pytest.mark.parametrize(
+    ("name", "costs", "mode", "names", "text"),
+    [
+        (
+            "chimera",
+            Costs(replica_sync_us=7),
+            {},
+            ("BP7", "SUM"),
+            "7B7 (rank 0, action 13, at 21000.000 us) and SUM (at 30000.000 us) changed places",
+        ),
+        (
+            "1f1b",
+            Costs(alpha_us=10),
+            {"p2p": "blocking"},
+            ("F5", "XF5"),
+            "0F5 (rank 0, action 7, at 17140.000 us) and XF5 (at 18140.000 us) changed places",
+        ),
+    ],
+)
+def test_an_action_and_what_else_held_its_rank_changed_places(
+    name: str,
+    costs: Costs,
+    mode: dict[str, Any],
+    names: tuple[str, str],
+    text: str,
+    tmp_path: Path,
+) -> None:
+    made = tracegen.replay(tracegen.compile(name, 4, 8), costs, **mode)
+
+    def change(trace: Trace) -> None:
+        of_rank = [tile for tile in tiles(trace) if tile["tid"] == 1]
+        first, second = (next(t for t in of_rank if t["name"] == n) for n in names)
+        swap(first, second)
+
+    for found in changed_trace(made, tmp_path, change):
+        assert reported(found) == [text]

@@ -617,3 +617,37 @@ def test_many_slips_of_a_kind_make_few_remarks() -> None:
     for number in range(100):
         warnings.add("slips", f"slip {number}")
     assert warnings.texts() == ["slip 0", "slip 1", "slip 2", "and 97 more slips"]
+
+
+def test_a_changed_trace_keeps_what_holds_its_ranks(tmp_path: Path) -> None:
+    line = tracegen.replay(tracegen.compile("zb-h1"), Costs(optimizer_us=10), steps=2)
+    tracegen.write(line, tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    first = next(event for event in trace["traceEvents"] if event["ph"] == "X")
+    first["dur"] -= 1
+    again = tracegen.read(written(tmp_path, trace))
+    assert again.makespan_ns == line.makespan_ns
+    assert again.busy_ns == [line.busy_ns[0] - 1000, *line.busy_ns[1:]]
+
+
+def test_a_trace_without_names_is_still_as_replayed(tmp_path: Path) -> None:
+    line = tracegen.replay(tracegen.compile("1f1b", 4, 8), Costs(optimizer_us=10))
+    tracegen.write(line, tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event["ph"] != "M"]
+    again = tracegen.read(written(tmp_path, trace))
+    assert (again.held, again.makespan_ns) == (line.held, line.makespan_ns)
+
+
+def test_an_arrow_at_what_took_its_tiles_place_is_the_tiles(tmp_path: Path) -> None:
+    line = tracegen.replay(tracegen.compile("1f1b", 4, 8), Costs(alpha_us=10), p2p="blocking")
+    tracegen.write(line, tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    of_rank = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["tid"] == 1]
+    tile, message = (next(e for e in of_rank if e["name"] == name) for name in ("F5", "XF5"))
+    tile["ts"], message["ts"] = message["ts"], tile["ts"]
+    tile["dur"], message["dur"] = message["dur"], tile["dur"]
+    again = tracegen.read(written(tmp_path, trace))
+    assert again.found is not None
+    assert again.found.other_arrows == []
+    assert len(again.found.arrows) == len(list(drawn.arrows(line)))

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from tracegen.comparison import rest, steps
+from tracegen.comparison import rows as rows_of
 from tracegen.comparison import times as times_of
 from tracegen.comparison.model import Difference, StepChange, Tolerance, What
 from tracegen.deps import NOTHING
@@ -37,11 +38,12 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
     own, shifted = times_of.compare(a, b, matching, tolerance)
     placed = times_of.passed(a, b, matching, matching.changes)
     changes = [*steps.stage_moves(a.program, b.program, placed), *own]
+    changes = rows_of.swapped(a, b, changes)
     touched = _ranks(a, b, [*placed, *own, *shifted])
     moved = any(change.what in (What.MOVED, What.STAGE_MOVED) for change in changes)
     arrows, arrows_follow = rest.arrows(a, b, matching)
     counters, counters_follow = rest.counters(a, b, touched, tolerance)
-    rows, rows_follow = rest.rows(a, b, bool(touched), tolerance)
+    rows, rows_follow = rows_of.rows(a, b, bool(touched), tolerance)
     figures, figures_follow = rest.figures(a, b)
     follows = {
         "arrows": arrows_follow,

@@ -34,12 +34,14 @@ class Row:
         name: the process and the thread.
         start_ns, end_ns: of each slice, by start; outer slices before those inside.
         labels: the name of each.
+        about: what each is beyond its name, as `stage 3, op SUM_REPLICAS`; empty where unknown.
     """
 
     name: str
     start_ns: array[int] = field(default_factory=lambda: array("q"))
     end_ns: array[int] = field(default_factory=lambda: array("q"))
     labels: list[str] = field(default_factory=list)
+    about: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,6 +82,9 @@ class Found:
         counters: in the order of the file.
         rows: the other rows, by process and thread.
         stated: the figures that the file gives of itself, as `metrics.summary`.
+        of_program: the chains, and whether it is of forwards only, as the file states them.
+        until_ns: of a trace of tracegen's, the end of the last slice beside the steps that is
+            part of the replay: of what else held a rank, and of kernels.
         warnings: what is odd about the file, a line each.
     """
 
@@ -89,4 +94,6 @@ class Found:
     counters: list[Series] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     stated: dict[str, Any] = field(default_factory=dict)
+    of_program: dict[str, Any] = field(default_factory=dict)
+    until_ns: int = 0
     warnings: list[str] = field(default_factory=list)

@@ -99,6 +99,8 @@ class Timeline:
     def makespan_ns(self) -> int:
         """The end of the last step, of the last kernel, of the last that held a rank."""
         ends = max(self.end_ns, default=0)
+        if self.found is not None:
+            ends = max(ends, self.found.until_ns)
         for held in self.held:
             ends = max(ends, max((one.end_ns for one in held), default=0))
         return ends if self.kernels is None else max(ends, self.kernels.end_of_all_ns)

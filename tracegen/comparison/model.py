@@ -36,6 +36,7 @@ class StepChange(NamedTuple):
         golden, new: its step in each, NOTHING where it is in one only.
         other: the step (of golden) that a swapped action changed places with.
         actions: the actions of a stage that moved as one; else 1.
+        beside: the name of what else held the rank, if a swapped action changed places with that.
     """
 
     what: What
@@ -43,6 +44,7 @@ class StepChange(NamedTuple):
     new: int
     other: int = NOTHING
     actions: int = 1
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,25 @@
-"""What differs beside the actions: configuration, arrows, counters, other rows, figures."""
+"""What differs beside the actions: configuration, arrows, counters, figures."""
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
-from tracegen import drawn, layout_more, metrics
+from tracegen import drawn, metrics
 from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
-from tracegen.found import Arrows, Row, Series
-from tracegen.layout import PIPELINE, layout
-from tracegen.shape import Slice
+from tracegen.found import Arrows, Series
 from tracegen.timeline import Timeline
 
 COSTS = "costs."
 # The facts of a measurement, which no second one repeats; what it measured is compared as times.
 MEASURED = "executed"
 _SIZES = ("schedule", "p", "m", "v", "stages")
+# Where stages are and what runs through them is another matter if these differ.
+_PLACING = ("p", "v", "stages", "placement")
 # What a trace states that is no figure of its tiles.
 _NO_FIGURES = (*_SIZES, "schema_version")
 
@@ -47,12 +47,43 @@ def configuration(
         for change in changed(a, b)
         if not (change.where.startswith(COSTS) and _near(change.golden, change.new, tolerance))
     ]
-    place_a, place_b = golden.program.placement, new.program.placement
-    if place_a.ranks != place_b.ranks and not (moved or changes):
-        for stage, (x, y) in enumerate(zip(place_a.ranks, place_b.ranks, strict=False)):
-            if x != y:
-                changes.append(Change(f"rank of stage {stage}", x, y))
+    if not any(change.where in _PLACING for change in changes):
+        if not moved:
+            changes += _stage_ranks(golden, new)
+        if both:
+            changes += _chains(_stated_chains(golden), _stated_chains(new))
     return changes
+
+
+def _stage_ranks(golden: Timeline, new: Timeline) -> Iterator[Change]:
+    ranks = golden.program.placement.ranks, new.program.placement.ranks
+    for stage, (x, y) in enumerate(zip(*ranks, strict=False)):
+        if x != y:
+            yield Change(f"rank of stage {stage}", x, y)
+
+
+def _stated_chains(line: Timeline) -> Any:
+    stated = {} if line.found is None else line.found.of_program
+    return stated.get("chains", [list(chain) for chain in line.program.placement.chains])
+
+
+def _chains(golden: Any, new: Any) -> Iterator[Change]:
+    """Chains through other stages, each with the first of them."""
+    lists = all(isinstance(one, list) for one in (golden, new, *_inner(golden), *_inner(new)))
+    if not lists or len(golden) != len(new):
+        if not equal(golden, new):
+            yield Change("chains", golden, new)
+        return
+    for number, (a, b) in enumerate(zip(golden, new, strict=True)):
+        if not equal(a, b):
+            both = enumerate(zip_longest(a, b))
+            at, (x, y) = next((at, pair) for at, pair in both if not equal(*pair))
+            x, y = ("none" if stage is None else f"stage {stage}" for stage in (x, y))
+            yield Change(f"chain {number}", a, b, f"chain {number}, place {at}: {x} -> {y}")
+
+
+def _inner(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _made_of(line: Timeline, both_own: bool) -> dict[str, Any]:
@@ -62,9 +93,15 @@ def _made_of(line: Timeline, both_own: bool) -> dict[str, Any]:
         said |= {"v": program.stages_per_rank, "stages": program.num_stages}
     if both_own:
         said = {"schedule": program.name, **said, "placement": program.placement.name}
+        said["forward_only"] = _forward_only(line)
         said |= {"costs": line.costs.in_force(), **line.config}
         said.pop(MEASURED, None)
     return said
+
+
+def _forward_only(line: Timeline) -> Any:
+    made = (line.source or line.program).forward_only
+    return made if line.found is None else line.found.of_program.get("forward_only", made)
 
 
 def _near(golden: Any, new: Any, tolerance: Tolerance) -> bool:
@@ -216,87 +253,6 @@ def _sample(a: Series, b: Series) -> Change:
 
 def _shown(sample: tuple[int, float] | None) -> str:
     return "no sample" if sample is None else f"{sample[1]} at {sample[0] / 1000:.3f} us"
-
-
-def rows(
-    golden: Timeline, new: Timeline, touched: bool, tolerance: Tolerance
-) -> tuple[list[Change], int]:
-    """Rows beside the ranks' that differ; of tracegen's own, how many follow from the actions."""
-    before, after = _other_rows(golden), _other_rows(new)
-    changes: list[Change] = []
-    follows = 0
-    for name in [*before, *(name for name in after if name not in before)]:
-        a, b = before.get(name) or Row(name), after.get(name) or Row(name)
-        change = _row(a, b, tolerance, golden.makespan_ns)
-        if change is not None and touched and own(golden) and own(new):
-            follows += 1
-        elif change is not None:
-            changes.append(change)
-    return changes, follows
-
-
-def _other_rows(line: Timeline) -> dict[str, Row]:
-    if line.found is not None:
-        return {row.name: row for row in line.found.rows}
-    p = line.program.num_ranks
-    beside = {
-        f"{PIPELINE} / {drawn.rank_name(rank, p)}": list(layout_more.held(line, rank))
-        for rank in range(p)
-    }
-    for row in layout(line).rows:
-        if row.process != PIPELINE:
-            beside[f"{row.process} / {row.name}"] = list(row.slices())
-    return {name: _as_row(name, slices) for name, slices in beside.items() if slices}
-
-
-def _as_row(name: str, slices: list[Slice]) -> Row:
-    start, end = array("q", [s[0] for s in slices]), array("q", [s[1] for s in slices])
-    return Row(name, start, end, [s[2] for s in slices])
-
-
-def _row(a: Row, b: Row, tolerance: Tolerance, makespan_ns: int) -> Change | None:
-    exact = a.labels == b.labels
-    if exact and a.start_ns == b.start_ns and a.end_ns == b.end_ns:
-        return None
-    here, there = Counter(a.labels), Counter(b.labels)
-    gone, come = (here - there).total(), (there - here).total()
-    if exact:
-        late = 0 if tolerance.ordered_only else _apart(a, b, tolerance, makespan_ns)
-        if not late:
-            return None
-        said = f"{late} slices at other times"
-    elif gone or come:
-        said = ", ".join(
-            f"{n} slices {what}" for n, what in ((gone, "missing"), (come, "added")) if n
-        )
-    else:
-        said = "slices in another order"
-    at = next(
-        (i for i, (x, y) in enumerate(zip(_slices(a), _slices(b), strict=False)) if x != y),
-        min(len(a.labels), len(b.labels)),
-    )
-    row = a if at < len(a.labels) else b
-    first = f"; the first {row.labels[at]!r} at {row.start_ns[at] / 1000:.3f} us"
-    return Change(
-        f"row {a.name}",
-        len(a.labels),
-        len(b.labels),
-        f"row {a.name}: {said}{first}",
-        row.start_ns[at],
-    )
-
-
-def _slices(row: Row) -> Iterator[tuple[int, int, str]]:
-    return zip(row.start_ns, row.end_ns, row.labels, strict=True)
-
-
-def _apart(a: Row, b: Row, tolerance: Tolerance, makespan_ns: int) -> int:
-    apart, share = tolerance.share * makespan_ns, tolerance.share
-    both = zip(a.start_ns, a.end_ns, b.start_ns, b.end_ns, strict=True)
-    return sum(
-        abs(y - x) > apart or abs((end_y - y) - (end_x - x)) > share * (end_x - x)
-        for x, end_x, y, end_y in both
-    )
 
 
 def figures(golden: Timeline, new: Timeline) -> tuple[list[Change], int]:

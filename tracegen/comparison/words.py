@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from tracegen import metrics
 from tracegen.comparison.model import Difference, StepChange, What
+from tracegen.comparison.rest import MEASURED
 from tracegen.deps import NOTHING
+from tracegen.layout import KERNELS
 from tracegen.timeline import FREED_AT, Timeline
 
 
@@ -42,6 +44,8 @@ def describe(found: Difference, change: StepChange) -> str:
         return _stage_moved(found, change)
     if change.what is What.MOVED:
         return f"{name} moved from {place(a, change.golden)} to {place(b, change.new)}"
+    if change.what is What.SWAPPED and change.beside:
+        return f"{name} ({here}) and {change.beside} ({_at(b, change.new)}) changed places"
     if change.what is What.SWAPPED:
         other, ends = action(a, change.other), place(a, change.other).split(", ")[1]
         return f"{name} ({place(a, change.golden)}) and {other} ({ends}) changed places"
@@ -170,17 +174,29 @@ def shift_line(found: Difference) -> str:
 
 
 def effect(found: Difference) -> dict[str, tuple[float, float]]:
-    """The figures of both that differ: name -> (golden, new). Times are in us."""
+    """The figures of both that differ: name -> (golden, new). Times are in us.
+
+    What cannot be known of one is left out.
+    """
     a, b = found.golden, found.new
     if not (a.program.num_ranks and b.program.num_ranks):
         return {}
-    both: dict[str, tuple[float, float]] = {
+    times: dict[str, tuple[float, float]] = {
         "makespan_us": (metrics.us(a.makespan_ns), metrics.us(b.makespan_ns)),
         "bubble_ratio": (metrics.bubble_ratio(a), metrics.bubble_ratio(b)),
         "bubble_overhead": (metrics.bubble_overhead(a), metrics.bubble_overhead(b)),
         "span_rate": (metrics.span_rate(a), metrics.span_rate(b)),
     }
+    both = times if _lacks_kernels(a) == _lacks_kernels(b) else {}
     for at in FREED_AT:
         peaks = (a.peak_activations[at], b.peak_activations[at])
         both[f"peak_{at}"] = (max(peaks[0], default=0), max(peaks[1], default=0))
     return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def _lacks_kernels(line: Timeline) -> bool:
+    """Whether a trace has lost the kernels that its figures are made of."""
+    if line.costs.moe is None or line.kernels is not None or MEASURED in line.config:
+        return False
+    rows = [] if line.found is None else line.found.rows
+    return not any(row.name.startswith(f"{KERNELS} / ") for row in rows)

@@ -82,6 +82,11 @@ class About:
         also = {"forward_only": True} if self.said.get("forward_only") is True else {}
         return {"schedule": self.schedule, **also}
 
+    @property
+    def of_program(self) -> dict[str, Any]:
+        """What it states of the program that its tiles need not show."""
+        return {key: self.said[key] for key in ("chains", "forward_only") if key in self.said}
+
     def placement(self, stages: int, p: int) -> Placement | None:
         """As stated, if it is one for these stages and ranks."""
         ranks, chains = self.said.get("stage_ranks"), self.said.get("chains")

@@ -7,9 +7,14 @@ from typing import Any
 
 from tracegen.errors import FileError, ScheduleError
 from tracegen.ir import (
+    KIND_MASK,
+    KINDS,
     MAX_STAGES,
+    MICROBATCH_SHIFT,
     NO_MATE,
     NUMBER,
+    STAGE_MASK,
+    STAGE_SHIFT,
     Action,
     Kind,
     Overlap,
@@ -34,6 +39,8 @@ _OPS_AS_WRITTEN = {str(kind): NUMBER[kind] for kind in Kind} | OPS
 
 _STAGE = ("stage", "stage_id", "stage_index", "stage_idx")
 _MICROBATCH = ("microbatch", "mb", "microbatch_id", "microbatch_index", "mb_id", "micro_batch")
+# The args that say what a slice is that is no action: a message, a sum, a kernel.
+_IDENTITY = ("stage", "microbatch", "layer", "op", "action")
 _OP = ("op", "kind", "computation_type", "phase")
 # torch's runtime puts this before the action in the ranges it marks.
 _TORCH_RANGE = "PP:"
@@ -94,6 +101,20 @@ class Namer:
         if "backward_op" not in args:
             return encode(stage, kind, microbatch), NO_MATE
         return encode(stage, kind, microbatch), _mate(args)
+
+
+def identity(args: dict[str, Any]) -> str:
+    """What a slice is beyond its name: `stage 3, op SUM_REPLICAS`; "" if its args do not say."""
+    said = ((key, args[key]) for key in _IDENTITY if key in args)
+    return ", ".join(
+        f"{key} {value if (number := _whole(value)) is None else number}" for key, value in said
+    )
+
+
+def identity_of(code: int) -> str:
+    """The same of a slice that is an action, though on no rank's row."""
+    stage, microbatch = code >> STAGE_SHIFT & STAGE_MASK, code >> MICROBATCH_SHIFT
+    return identity({"stage": stage, "microbatch": microbatch, "op": KINDS[code & KIND_MASK].value})
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:

@@ -23,7 +23,7 @@ from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
 from tracegen.full_replay import is_plain
 from tracegen.ir import Program
-from tracegen.readers import flows, proto, rows
+from tracegen.readers import beside, flows, proto, rows
 from tracegen.readers.about import About
 from tracegen.readers.actions import Namer
 from tracegen.readers.document import document_of
@@ -96,6 +96,10 @@ def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     line = tiles.timeline(program)
     base = tiles.base_ns
     found = Found(about.own, counters=_counters(gather, base), rows=_moved(others, base))
+    if about.own:
+        until_ns = beside.until_ns(found.rows)
+        found = replace(found, of_program=about.of_program, until_ns=until_ns)
+        line = replace(line, busy_ns=beside.busy_ns(line.busy_ns, found.rows))
     _arrows(gather, tiles, program, found)
     return _complete(line, about, replace(found, warnings=warnings.texts()))
 
@@ -112,7 +116,7 @@ def _moved(others: list[Row], base: int) -> list[Row]:
     def moved(column: array[int]) -> array[int]:
         return array("q", [ns - base for ns in column])
 
-    return [Row(r.name, moved(r.start_ns), moved(r.end_ns), r.labels) for r in others]
+    return [replace(r, start_ns=moved(r.start_ns), end_ns=moved(r.end_ns)) for r in others]
 
 
 def _counters(gather: Gather, base: int) -> list[Series]:
@@ -133,7 +137,7 @@ def _arrows(gather: Gather, tiles: Tiles, program: Program, found: Found) -> Non
         name, thread_a, a, thread_b, b, event = arrow
         source = thread_a.steps[a] if a != NOTHING else NOTHING
         target = thread_b.steps[b] if b != NOTHING else NOTHING
-        if NOTHING in (a, b):
+        if found.own or NOTHING in (a, b):
             source, target = mend(name, source, target)
         if source != NOTHING and target != NOTHING:
             found.arrows.add(source, target, name)
@@ -162,6 +166,8 @@ def _number_steps(gather: Gather, tiles: Tiles, program: Program) -> None:
 class _Mender:
     """Finds the step of an arrow's end that lost its tile: the tile was moved, the arrow was not.
 
+    No tile, or another slice, such as a sum, may stand there now.
+
     What a step waits for, and which step waits for one, is the program's to say.
     """
 
@@ -183,13 +189,13 @@ class _Mender:
 
 def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     """The timeline with what only the metadata or another replay can say."""
-    line = _as_replayed(replace(line, found=found), about) if about.own else line
+    line = _as_replayed(replace(line, found=found), about, found.rows) if about.own else line
     stated, config = about.figures(line)
     return replace(line, found=replace(found, stated=stated), config=config)
 
 
-def _as_replayed(line: Timeline, about: About) -> Timeline:
-    """With what its tiles do not show, if another replay of the request gives the same tiles."""
+def _as_replayed(line: Timeline, about: About, others: list[Row]) -> Timeline:
+    """With what its slices do not show, if another replay of the request gives the same ones."""
     times, mode = line.costs.times(line.program), mode_of(about.path, about)
     program = about.program() or step_of(line.program, 0)
     if is_plain(program, times, mode) and not (times.links_queue or line.costs.moe):
@@ -199,6 +205,8 @@ def _as_replayed(line: Timeline, about: About) -> Timeline:
     except TracegenError:
         return line
     if (again.start_ns, again.end_ns) != (line.start_ns, line.end_ns):
+        return line
+    if not beside.as_replayed(again, others):
         return line
     return replace(
         line,

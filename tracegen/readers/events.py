@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegen.errors import FileError
-from tracegen.readers.actions import Namer
+from tracegen.readers.actions import Namer, identity
 from tracegen.readers.threads import FlowEnd, Flows, Half, Id, Thread
 from tracegen.readers.times import EXACT_US, LIMIT_NS, Imprecise, exact_ns, whole
 from tracegen.readers.warn import Warnings
@@ -165,7 +165,9 @@ class Gather:
             rank = -1
         if not name.isascii():
             name = _text(name)
-        thread.slices.append((start, end, code, mate, rank, name, args.get("waited_for", "")))
+        about = identity(args) if code < 0 and args else ""
+        waited = args.get("waited_for", "")
+        thread.slices.append((start, end, code, mate, rank, name, waited, about))
 
     def _begin(self, event: dict[str, Any], number: int) -> None:
         self._half(event, number, beginning=True)
@@ -274,11 +276,11 @@ def close(gather: Gather) -> None:
     for thread in gather.threads.values():
         _join(thread, gather)
         if thread.slices:
-            start, end, code, mate, rank, names, waited = zip(*thread.slices, strict=True)
+            start, end, code, mate, rank, names, waited, about = zip(*thread.slices, strict=True)
             thread.start, thread.end = array("q", start), array("q", end)
             thread.code, thread.mate = array("q", code), array("q", mate)
             thread.rank = array("q", rank)
-            thread.names, thread.waited = list(names), list(waited)
+            thread.names, thread.waited, thread.about = list(names), list(waited), list(about)
             thread.slices.clear()
 
 

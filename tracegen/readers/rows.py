@@ -13,6 +13,7 @@ from operator import le, lt
 from tracegen.errors import FileError
 from tracegen.found import Row
 from tracegen.ir import MAX_STAGES, STAGE_SHIFT
+from tracegen.readers.actions import identity_of
 from tracegen.readers.events import Gather, label
 from tracegen.readers.threads import Id, Thread
 
@@ -61,6 +62,7 @@ def sort(gather: Gather) -> None:
             setattr(thread, name, array("q", [column[at] for at in order]))
         thread.names = [thread.names[at] for at in order]
         thread.waited = [thread.waited[at] for at in order]
+        thread.about = [thread.about[at] for at in order]
         _report_crossings(gather, thread)
 
 
@@ -205,4 +207,8 @@ def _other(gather: Gather, thread: Thread, tiled: bool) -> Row | None:
         array("q", [thread.start[at] for at in kept]),
         array("q", [thread.end[at] for at in kept]),
         [thread.names[at] for at in kept],
+        [
+            (identity_of(code) if (code := thread.code[at]) >= 0 else thread.about[at])
+            for at in kept
+        ],
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 Id = int | str
 Key = tuple[Any, Any, Any]
-Slice = tuple[int, int, int, int, int, str, str]
+Slice = tuple[int, int, int, int, int, str, str, str]
 # ns, whether it is the beginning, name, args, number of the event.
 Half = tuple[int, bool, str | None, dict[str, Any], int]
 
@@ -18,11 +18,12 @@ class Thread:
     """The slices of one (pid, tid): as they come, and, once `close` has run, as columns.
 
     Attributes:
-        slices: (start, end, code, mate, rank, name, waited) of each; then empty.
+        slices: (start, end, code, mate, rank, name, waited, about) of each; then empty.
         halves: the beginnings and ends of slices that are written in two; then empty.
         code, mate: of the action that a slice is, -1 where it is none.
         rank: what its args say, -1 where they say nothing.
         waited: what its args say it waited for, "" for nothing.
+        about: what its args say that a slice which is no action is, as of `identity`.
         steps: by slice, the step of the program that it is; filled in when there is a program.
     """
 
@@ -37,6 +38,7 @@ class Thread:
     rank: array[int] = field(default_factory=lambda: array("q"))
     names: list[str] = field(default_factory=list)
     waited: list[str] = field(default_factory=list)
+    about: list[str] = field(default_factory=list)
     steps: array[int] = field(default_factory=lambda: array("q"))
 
 
