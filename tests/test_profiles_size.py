@@ -1,4 +1,4 @@
-"""Large profiles: time and memory in proportion to their size."""
+"""Large profiles: memory in proportion to what is kept of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 
 # VmHWM, not getrusage: that counts what the process that started this one held.
 CODE = """
-import sys, time
+import sys
 from tracegen.profiles import kineto
 from tracegen.readers.warn import Warnings
-began = time.process_time()
 found = kineto.read(sys.argv[1], Warnings())
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(time.process_time() - began, status["VmHWM"].split()[0],
-      len(found.windows), len(found.kernels.start))
+print(status["VmHWM"].split()[0], len(found.windows), len(found.kernels.start))
 """
 
 
@@ -60,29 +58,27 @@ def write(path: Path, megabytes: int) -> tuple[int, int]:
     return actions, kernels
 
 
-def measured(path: Path) -> tuple[float, float, int, int]:
-    """CPU time in s, memory in MB, actions and kernels read."""
+def measured(path: Path) -> tuple[float, int, int]:
+    """Memory in MB, actions and kernels read."""
     said = subprocess.check_output([sys.executable, "-c", CODE, str(path)], text=True).split()
-    return float(said[0]), int(said[1]) / 1024, int(said[2]), int(said[3])
+    return int(said[0]) / 1024, int(said[1]), int(said[2])
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_ten_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     size = write(path, 10)
-    seconds, megabytes, *found = measured(path)
+    megabytes, *found = measured(path)
     assert tuple(found) == size
-    assert seconds < 5
     assert megabytes < 80
 
 
 @pytest.mark.nightly
-def test_a_hundred_megabytes_take_ten_times_as_long_and_not_their_size(tmp_path: Path) -> None:
+def test_a_hundred_megabytes_do_not_take_their_size(tmp_path: Path) -> None:
     small, large = tmp_path / "a.json", tmp_path / "b.json"
     write(small, 10)
     size = write(large, 100)
-    first, base, *_ = measured(small)
-    seconds, megabytes, *found = measured(large)
+    base, *_ = measured(small)
+    megabytes, *found = measured(large)
     assert tuple(found) == size
-    assert seconds < 15 * first
     assert megabytes - base < 100
