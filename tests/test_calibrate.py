@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tomllib
 from array import array
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from tracegen.passes.validate import validate
 TINY = ["--hidden", "8", "--heads", "2", "--seq", "4", "--vocab", "16", "--microbatch-size", "1"]
 
 
-def known(stages: int, **more: int) -> OpCosts:
+def known(stages: int, **more: Any) -> OpCosts:
     """F 1, B 3, I 2, W 1.5 ms on every stage, splitting so costing half a ms."""
     ns = {F: 1_000_000, B: 3_000_000, I: 2_000_000, W: 1_500_000}
     return OpCosts({(kind, s): of for kind, of in ns.items() for s in range(stages)}, **more)
@@ -60,12 +62,15 @@ def test_a_pairs_own_median_is_used() -> None:
 def test_medians_come_back_from_a_replay_of_them() -> None:
     """Measured on what they predict, they are what they were."""
     program = tracegen.compile("zbv", 4, 8, communication=False)
-    costs = known(8, alpha_ns=70_000, between_ns=5_000)
+    costs = known(8)
+    gap_ns = {op: 5_000 + at for at, op in enumerate(costs.ns)}
+    costs = replace(costs, gap_ns=gap_ns, alpha_ns=70_000)
     line = tracegen.replay(program, costs.for_program(program))
     again = OpCosts.of_steps(program, [(line.start_ns, line.end_ns)])
-    assert again.ns == {op: ns + 5_000 for op, ns in costs.ns.items() if op[0] != B}
+    assert again.ns == {op: ns + gap_ns[op] for op, ns in costs.ns.items() if op[0] != B}
     assert again.alpha_ns == 70_000
-    assert again.between_ns == 0
+    predicted = tracegen.replay(program, again.for_program(program)).makespan_ns
+    assert predicted == pytest.approx(line.makespan_ns, rel=1e-4)
 
 
 def test_an_op_that_was_not_met_follows_from_the_others() -> None:
@@ -121,8 +126,26 @@ def test_lateness_is_told_from_what_a_rank_spends_between() -> None:
     # rank 0: F 0-10, B 45-55 (its gradient was there at 40); rank 1: F 13-20, B 21-40
     start, end = array("q", [0, 45, 13, 21]), array("q", [10, 55, 20, 40])
     costs = OpCosts.of_steps(program, [(start, end)])
-    assert costs.between_ns == 1
-    assert costs.alpha_ns == 3  # the median of 3 and 5, less the 1
+    assert costs.gap_ns == {(F, 1): 1}
+    assert costs.alpha_ns == 4  # F came 3 after its input, B 5 after its gradient
+
+
+def test_what_one_rank_took_is_predicted_whole() -> None:
+    """A makespan is a sum, so skewed times and gaps add up to it; one slow step does not."""
+    program = tracegen.compile("1f1b", 1, 4, communication=False)  # F B F B F B F B
+    took, gap = [10, 21, 11, 20, 30, 60, 9, 19], [1, 2, 1, 2, 5, 9, 1]
+    steps = []
+    for slower in (1, 1, 7):
+        start = array("q", [0])
+        for ns, after in zip(took, gap, strict=False):
+            start.append(start[-1] + (ns + after) * slower)
+        steps.append(
+            (start, array("q", [s + ns * slower for s, ns in zip(start, took, strict=True)]))
+        )
+    measured = steps[0][1][-1]
+    costs = OpCosts.of_steps(program, steps)
+    predicted = tracegen.replay(program, costs.for_program(program)).makespan_ns
+    assert predicted == pytest.approx(measured + costs.gap(B, 0), abs=len(took))
 
 
 @pytest.mark.parametrize("alone", [pytest.param(False, marks=pytest.mark.nightly), True])

@@ -31,9 +31,10 @@ def command(schedule: str, alone: bool, output: str | None, quiet: bool, **optio
     r"""Measure the costs of a model's stages and write them for `tracegen run --costs`.
 
     The schedule is executed, once as it is and once with its backwards split or joined, so
-    that B is known beside I and W. The table has the medians; the file adds to each what a rank
-    spends between two actions. With --alone each distinct stage runs by itself: one device then
-    predicts a pipeline of many ranks, less what goes between them.
+    that B is known beside I and W. The table has each op's mean over the microbatches, its
+    median over the steps; the file adds to each what a rank spends after it. With --alone each
+    distinct stage runs by itself: one device then predicts a pipeline of many ranks, less what
+    goes between them.
 
     \b
         tracegen calibrate -s 1f1b -p 2 --layers 8 --hidden 256
@@ -62,11 +63,11 @@ def text(found: Calibration, costs: Costs, program: Program) -> str:
     """The costs as TOML."""
     how = "each stage alone" if found.alone else f"while executing {program.name}"
     lines = [
-        f"# Measured on {found.device}, {how}: medians, in us.",
+        f"# Measured on {found.device}, {how}, in us: means over microbatches, medians over steps.",
         f"# {program.num_stages} stages of {program.name}, p = {program.num_ranks}.",
     ]
-    if between := found.costs.between_ns:
-        lines.append(f"# Each with {between / 1000:.3f} us that a rank spends between two actions.")
+    if found.costs.gap_ns:
+        lines.append("# Each with what a rank spends after it before its next action.")
     given = costs.given()
     stages = given.pop("stage", {})
     if found.boundary_bytes:

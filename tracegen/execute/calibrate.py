@@ -29,7 +29,7 @@ class Calibration:
     """What was measured.
 
     Attributes:
-        costs: the median of every op of every stage.
+        costs: what every op of every stage takes.
         boundary_bytes: by stage, what it hands to the next, 0 for a last one; empty where unknown.
         device: what it was measured on.
         alone: whether each stage ran alone.

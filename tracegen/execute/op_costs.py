@@ -1,4 +1,8 @@
-"""The median of each op of each stage, and the costs a program has by them.
+"""What each op of each stage takes, and the costs a program has by them.
+
+A makespan is a sum of actions, so an op's figure must add up: it is the mean over
+the microbatches of a step, which a median over skewed times lies below, and of
+those means the median over the steps, which one slow step does not move.
 
 A full backward, and a pair, are ops of their own here: splitting a backward
 costs something, so B is not I + W. Costs say b = i + w of a stage, so for a
@@ -10,9 +14,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from operator import attrgetter
+from statistics import fmean, median
 from typing import Any
 
 from tracegen.costs import Costs
@@ -51,43 +56,45 @@ class OpCosts:
     """What each op takes.
 
     Attributes:
-        ns: the median by op.
+        ns: by op, the median over the steps of the mean over a step's microbatches; so the
+            next two.
+        gap_ns: by op, what a rank spends after it before its next action, without waiting.
         alpha_ns: from the end of what made a result to the start of what stood waiting for
-            it, of a hand-over between ranks, beyond `between_ns`: the median.
-        between_ns: what a rank spends between two actions without waiting: the median.
+            it, of a hand-over between ranks, beyond the maker's `gap_ns`.
         activation_bytes: of one microbatch, by stage, where known.
     """
 
     ns: Mapping[Op, int]
+    gap_ns: Mapping[Op, int] = field(default_factory=dict)
     alpha_ns: int = 0
-    between_ns: int = 0
     activation_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of_steps(cls, program: Program, steps: Sequence[tuple[array[int], array[int]]]) -> OpCosts:
-        """The medians over all microbatches of all steps (start, end of each of the program's)."""
-        durations: dict[Op, list[int]] = defaultdict(list)
-        late, between = [], []
+        """The figures of the steps measured (start, end of each of the program's)."""
+        ops = [op for _, op in _ops(program)]
+        took, gaps, late = [], [], []
         for start, end in steps:
-            for step, op in _ops(program):
-                durations[op].append(end[step] - start[step])
+            took.append(_means((op, end[step] - start[step]) for step, op in enumerate(ops)))
             waited, free = _hand_overs(program, start, end)
-            late += waited
-            between += free
-        gap = round(median(between)) if between else 0
-        # A predicted action lasts as long as the gap longer, which the wait then is shorter.
-        alpha = max(0, round(median(late)) - gap) if late else 0
-        return cls(
-            {op: round(median(of_op)) for op, of_op in durations.items()},
-            alpha,
-            gap,
-        )
+            gaps.append(_means((ops[step], ns) for step, ns in free))
+            late.append([(ops[step], ns) for step, ns in waited])
+        gap_ns = _medians(gaps)
+        # A predicted action lasts as long as its gap longer, which the wait then is shorter.
+        waits_ns = [
+            fmean(ns - gap_ns.get(op, 0) for op, ns in of_step) for of_step in late if of_step
+        ]
+        alpha = max(0, round(median(waits_ns))) if waits_ns else 0
+        return cls(_medians(took), gap_ns, alpha)
 
     @classmethod
     def merged(cls, several: Sequence[OpCosts]) -> OpCosts:
         """Every op that any of them has; what several have is that of the first."""
-        ns = {op: of_op for costs in reversed(several) for op, of_op in costs.ns.items()}
-        return replace(several[0], ns=ns)
+        ns, gap_ns = (
+            {op: of_op for costs in reversed(several) for op, of_op in each(costs).items()}
+            for each in (attrgetter("ns"), attrgetter("gap_ns"))
+        )
+        return replace(several[0], ns=ns, gap_ns=gap_ns)
 
     def of(self, kind: int, stage: int) -> int | None:
         """The ns of an op of a stage; of one that was not measured, what the others say of it."""
@@ -110,7 +117,7 @@ class OpCosts:
         return None
 
     def for_program(self, program: Program, singles: bool = True) -> Costs:
-        """Costs that give each action of the program its op's median, and `between` beside it.
+        """Costs that give each action of the program its op's figure and the gap after it.
 
         Args:
             program: whose stages they are for.
@@ -157,7 +164,12 @@ class OpCosts:
 
     def _put(self, entry: dict[str, Any], name: str, kind: int, stage: int) -> None:
         if (ns := self.of(kind, stage)) is not None:
-            entry[name] = (ns + self.between_ns) / 1000
+            entry[name] = (ns + self.gap(kind, stage)) / 1000
+
+    def gap(self, kind: int, stage: int) -> int:
+        """The ns that a rank spends after an op; after one that never went on at once, the mean."""
+        own = self.gap_ns.get((kind, stage))
+        return round(fmean(self.gap_ns.values())) if own is None and self.gap_ns else own or 0
 
     def split_ratio(self, stage: int) -> float | None:
         """(I + W) / B of a stage, where all three were measured."""
@@ -181,19 +193,41 @@ def _of_stage(program: Program, stage: int) -> Iterator[tuple[int, int]]:
             yield mate, NO_MATE
 
 
+def _means(found: Iterable[tuple[Op, int]]) -> dict[Op, float]:
+    of: dict[Op, list[int]] = defaultdict(list)
+    for op, ns in found:
+        of[op].append(ns)
+    return {op: fmean(values) for op, values in of.items()}
+
+
+def _medians(steps: Iterable[Mapping[Op, float]]) -> dict[Op, int]:
+    of: dict[Op, list[float]] = defaultdict(list)
+    for step in steps:
+        for op, ns in step.items():
+            of[op].append(ns)
+    return {op: round(median(values)) for op, values in of.items()}
+
+
 def _hand_overs(
     program: Program, start: array[int], end: array[int]
-) -> tuple[list[int], list[int]]:
-    """Ns from a result's end to the start of the step that waited for it; gaps without a wait."""
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """What ranks stood waiting for, and what they went on from at once: (step, ns until then).
+
+    The first from the end of the other rank's step that made what was waited for, the
+    second from the end of the rank's own step before.
+    """
     needs, offsets = waits(program), program.offsets
     late, between = [], []
     for rank in range(program.num_ranks):
         for step in range(offsets[rank], offsets[rank + 1]):
             others = [w for w in (needs.forward[step], needs.backward[step]) if w != NOTHING]
-            made = max((end[w] for w in others if program.rank_of_step(w) != rank), default=0)
+            made, source = max(
+                ((end[w], w) for w in others if program.rank_of_step(w) != rank),
+                default=(0, NOTHING),
+            )
             free = end[step - 1] if step > offsets[rank] else 0
             if made > free:
-                late.append(start[step] - made)
+                late.append((source, start[step] - made))
             elif free:
-                between.append(start[step] - free)
+                between.append((step - 1, start[step] - free))
     return late, between
