@@ -315,6 +315,10 @@ def test_requests_that_contradict_themselves() -> None:
     assert refusal("run", "-s", "1f1b", "--no-trace", "-o", "x.json").endswith(f"Error: {none}")
     pipes = "-v and --pipes say the same of a schedule; give one of them"
     assert refusal("show", "chimera", "-v", 2, "--pipes", 4).endswith(f"Error: {pipes}")
+    twice = "--slow 1=2 and --slow 01=3: rank 1 is given twice; give it once"
+    assert refusal("run", "-s", "1f1b", "--slow", "1=2", "--slow", "01=3").endswith(
+        f"Error: {twice}"
+    )
 
 
 def test_export_and_import() -> None:

@@ -352,6 +352,15 @@ def test_refusals() -> None:
         ("m=8..4", "sweep 'm=8..4': 8..4 is empty; write the smaller number first"),
         ("m=1..8*1", "sweep 'm=1..8*1': 1..8*1 never ends; multiply by 2 or more"),
         ("m=2..8+0", "sweep 'm=2..8+0': 2..8+0 has no end; step by 1 or more"),
+        ("m=0..8*2", "sweep 'm=0..8*2': 0..8*2 never ends; start at 1 or more"),
+        (
+            "m=1..100000000",
+            "sweep 'm=1..100000000': 100000000 values, and a sweep has 1000000 points at most; "
+            "take larger steps, such as 1..100000000*2",
+        ),
+        ("f/b=0.5 f=3", "sweep 'f/b=0.5' and 'f=3': both set f; give one of them"),
+        ("m=inf", "sweep 'm=inf': m is a whole number, 1 or more"),
+        ("m=nan", "sweep 'm=nan': m is a whole number, 1 or more"),
         ("m=4,x", "sweep 'm=4,x': 'x' is no number; write 4,8 or 4..64 or 4..64*2 or 4..64+4"),
         ("m=2.5", "sweep 'm=2.5': m is a whole number, 1 or more"),
         ("m", "sweep 'm': write NAME=VALUES, such as m=4..64 or p=4,8"),
@@ -360,7 +369,7 @@ def test_refusals() -> None:
             list(axes([text]))
     assert (
         refusal("compare", "-s", "gpipe", "--sweep", "m=4", "m=8")
-        == "sweep: m comes twice; give it once"
+        == "sweep 'm=4' and 'm=8': both set m; give one of them"
     )
     assert (
         refusal("compare", "-s", "gpipe", "--sweep", "m=4", "seq=8", "-o", "x.txt")
@@ -407,6 +416,9 @@ def test_ratios_and_costs_are_those_named() -> None:
     assert source.costs(loop(4, 1)).f_us == 1500
     changed = base.source(4, (("i/w", 2.0), ("alpha", 7.0))).costs(loop(4, 1))
     assert (changed.i_us, changed.b_us, changed.alpha_us) == (3000, 3000, 7)
+    # A ratio is to what is swept beside it, in whatever order they are written.
+    for changes in ((("f/b", 0.5), ("b", 400.0)), (("b", 400.0), ("f/b", 0.5))):
+        assert base.source(4, changes).costs(loop(4, 1)).f_us == 200
     with pytest.raises(CostError):
         Base(Costs(f_us=[1, 2])).source(2, (("b/f", 2.0),))
 

@@ -120,7 +120,7 @@ REFUSED = [
     (lambda: MoE.from_pairs(["attn_f=much"]), "moe: attn_f = 'much' is no number"),
     (
         lambda: MoE.from_pairs(["attn_f=1", "attn_f=2"]),
-        "moe: attn_f is given twice; give it once",
+        "moe: attn_f=1 and attn_f=2: attn_f is given twice; give it once",
     ),
     (
         lambda: MoE.from_pairs(["hidden=7168", "experts=256"]),

@@ -107,6 +107,10 @@ def test_a_mesh_is_reduced_to_one_pipeline(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"^--rank-map asks for rank 9, and no file is of it"):
         read([tmp_path], rank_map="0,9")
     with pytest.raises(
+        FileError, match=r"^--rank-map pp=2,pp=4: pp=2 and pp=4; expected the ranks of one"
+    ):
+        read([tmp_path], rank_map="pp=2,pp=4")
+    with pytest.raises(
         FileError, match=r"^--rank-map dp=2: the mesh has no pp; expected the ranks"
     ):
         read([tmp_path], rank_map="dp=2")

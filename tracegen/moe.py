@@ -212,13 +212,14 @@ class MoE:
             CostError: naming the text that is no pair, or the key or value that is wrong.
         """
         data: dict[str, Any] = {}
+        said: dict[str, str] = {}
         for text in pairs:
             key, equals, value = text.partition("=")
             if not equals:
                 raise CostError(f"moe: {text!r} is no cost; write KEY=VALUE, such as attn_f=400")
-            if key in data:
-                raise CostError(f"moe: {key} is given twice; give it once")
-            data[key] = _parse(key, value)
+            if key in said:
+                raise CostError(f"moe: {said[key]} and {text}: {key} is given twice; give it once")
+            said[key], data[key] = text, _parse(key, value)
         model = {key: data.pop(key) for key in MODEL_KEYS if key in data}
         return cls.from_dict((_model_times(model) if model else {}) | data)
 

@@ -29,7 +29,7 @@ COSTS = {
 MODEL = {"microbatch-size": "microbatch_size", "seq": "seq"}
 MOST = 1_000_000
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
+_RANGE = re.compile(r"(\d{1,15})\.\.(\d{1,15})(?:([*+])(\d{1,15}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Base:
             CostError: for a change that does not go with these costs.
         """
         given = self.given
-        for name, value in changes:
+        for name, value in sorted(changes, key=lambda change: "/" in change[0]):  # ratios last
             given = _changed(given, name, value)
         if isinstance(given, Model):
             return given
@@ -98,7 +98,7 @@ def axis(text: str) -> Axis:
             "ratios such as f/b"
         )
     found = [value for part in values.split(",") for value in _values(text, part)]
-    if name in (*SIZES, *MODEL) and not all(value == int(value) >= 1 for value in found):
+    if name in (*SIZES, *MODEL) and not all(value.is_integer() and value >= 1 for value in found):
         raise CostError(f"sweep {text!r}: {name} is a whole number, 1 or more")
     return Axis(name, tuple(dict.fromkeys(found)))
 
@@ -108,15 +108,22 @@ def _values(text: str, part: str) -> list[float]:
         first, last = int(match[1]), int(match[2])
         step = int(match[4] or 1)
         if match[3] == "*":
-            if step < 2 or first < 1:
+            if first < 1:
+                raise CostError(f"sweep {text!r}: {part} never ends; start at 1 or more")
+            if step < 2:
                 raise CostError(f"sweep {text!r}: {part} never ends; multiply by 2 or more")
             values = []
             while first <= last:
                 values.append(float(first))
                 first *= step
         else:
-            if step < 1 or (last - first) // step > MOST:
+            if step < 1:
                 raise CostError(f"sweep {text!r}: {part} has no end; step by 1 or more")
+            if (count := (last - first) // step + 1) > MOST:
+                raise CostError(
+                    f"sweep {text!r}: {count} values, and a sweep has {MOST} points at most; "
+                    f"take larger steps, such as {max(first, 1)}..{last}*2"
+                )
             values = [float(value) for value in range(first, last + 1, step)]
         if not values:
             raise CostError(f"sweep {text!r}: {part} is empty; write the smaller number first")
@@ -140,12 +147,9 @@ def points(schedules: Sequence[str], axes: Sequence[Axis], base: Size) -> list[P
         base: the size where an axis does not say; its schedule does not matter.
 
     Raises:
-        CostError: for an axis that comes twice, or more points than are sensible.
+        CostError: for more points than are sensible.
     """
     names = [one.name for one in axes]
-    for name in names:
-        if names.count(name) > 1:
-            raise CostError(f"sweep: {name} comes twice; give it once")
     total = len(schedules)
     for one in axes:
         total *= len(one.values)
@@ -213,6 +217,16 @@ def _in_force(given: Costs, name: str) -> float:
 
 
 def axes(texts: Sequence[str]) -> Iterator[Axis]:
-    """The axes of texts, each of which may hold several with blanks between."""
-    for text in texts:
-        yield from map(axis, text.split())
+    """The axes of texts, each of which may hold several with blanks between.
+
+    Raises:
+        CostError: naming what is wrong with one, or two that set the same.
+    """
+    said: dict[str, str] = {}
+    for text in (one for several in texts for one in several.split()):
+        found = axis(text)
+        what = found.name.partition("/")[0]
+        if what in said:
+            raise CostError(f"sweep {said[what]!r} and {text!r}: both set {what}; give one of them")
+        said[what] = text
+        yield found

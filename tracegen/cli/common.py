@@ -213,10 +213,22 @@ def costs_of(
     block = _block_of(program) if base is None and file is None else ""
     if pairs or (block and all(options[name] is None for name in PLAIN)):
         costs = replace(costs, moe=_moe_of(pairs, costs.moe, block))
-    if slow := dict(map(_slowdown, options["slow_ranks"])):
+    if slow := _slowdowns(options["slow_ranks"]):
         ranks: dict[str | int, Any] = {int(rank): entry for rank, entry in costs.rank.items()}
         costs = replace(costs, rank={**ranks, **slow})
     return costs.override(**{name: options[name] for name in (*PLAIN, *OTHERS)})
+
+
+def _slowdowns(texts: tuple[str, ...]) -> dict[str | int, dict[str, float]]:
+    said: dict[str | int, str] = {}
+    slow = {}
+    for text in texts:
+        rank, entry = _slowdown(text)
+        if rank in said:
+            both = f"--slow {said[rank]} and --slow {text}"
+            raise click.UsageError(f"{both}: rank {rank} is given twice; give it once")
+        said[rank], slow[rank] = text, entry
+    return slow
 
 
 def _slowdown(text: str) -> tuple[str | int, dict[str, float]]:

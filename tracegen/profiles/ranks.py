@@ -63,6 +63,9 @@ def ranks_of(text: str, files: int) -> list[int]:
         match = re.fullmatch(r"([a-z_]+)=([1-9]\d{0,6})", part.strip())
         if match is None:
             raise FileError(f"--rank-map {text}: expected {MAP_HELP}")
+        if match[1] in sizes:
+            both = f"{match[1]}={sizes[match[1]]} and {match[0]}"
+            raise FileError(f"--rank-map {text}: {both}; expected {MAP_HELP}")
         sizes[match[1]] = int(match[2])
     if "pp" not in sizes:
         raise FileError(f"--rank-map {text}: the mesh has no pp; expected {MAP_HELP}")
