@@ -295,6 +295,39 @@ def test_typos_get_a_suggestion() -> None:
     assert "Error: No such option '--shedule'. (Did you mean" in refusal("run", "--shedule", "x")
 
 
+FORMATS = (
+    "a schedule's file ends in .py or .csv, a trace's in .json, .json.gz, .pftrace, an nsys "
+    "export's in .sqlite, .sqlite3, .db"
+)
+SCHEDULES_ARE = "expected a name that `tracegen list` has, or a file that ends in .py or .csv"
+A_TRACE = 'expected a Chrome trace, {"traceEvents":[...]} or an array of events'
+
+
+def test_a_file_whose_name_says_no_format_is_told_which_are_read() -> None:
+    Path("mine.txt").write_text("0F0,0B0\n")
+    Path("zbv").write_text("hello\n")
+    for command in ("check", "show", "explain"):
+        assert refusal(command, "mine.txt") == f"mine.txt: its name says no format; {FORMATS}"
+        assert refusal(command, "nope.txt") == f"nope.txt: no such file; {FORMATS}"
+        assert refusal(command, "./nope") == f"./nope: no such file; {FORMATS}"
+        assert refusal(command, "./zbv") == f"./zbv: its name says no format; {FORMATS}"
+        assert run(command, "zbv").exit_code == 0  # a schedule's name goes before a file's
+    for command in (("export",), ("run", "-s"), ("compare", "-s"), ("calibrate", "-s")):
+        assert refusal(*command, "mine.txt") == f"mine.txt is no schedule; {SCHEDULES_ARE}"
+        assert refusal(*command, "./nope") == f"./nope: no such file; {SCHEDULES_ARE}"
+    rows = "of a schedule's CSV (FILE.csv) `tracegen import` makes a trace"
+    said = f"mine.txt: it begins with '0F0,0B0\\n'; {A_TRACE}; {rows}"
+    assert refusal("import", "mine.txt") == refusal("diff", "mine.txt", "zbv") == said
+    assert refusal("diff", "zbv", "zbv") == f"zbv: it begins with 'hello\\n'; {A_TRACE}"
+    assert refusal("open", "zbv", "--print-only") == (
+        "zbv: it begins with 'hello\\n'; expected a trace, such as FILE.json, FILE.json.gz or "
+        "FILE.pftrace"
+    )
+    assert refusal("open", "1f1b", "--print-only") == (
+        "1f1b: no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
+    )
+
+
 def test_a_size_outside_is_refused_with_what_would_do() -> None:
     assert refusal("run", "-s", "dualpipe", "-p", 5, "-m", 20) == (
         "dualpipe is not defined for p=5 m=20 v=2: p is even, since one pipe goes down the ranks "

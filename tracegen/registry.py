@@ -7,6 +7,7 @@ so a user's file needs nothing that a shipped one has.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from tracegen.errors import ScheduleError, UnknownSchedule
 from tracegen.schedule import Schedule, line_in
 
 ENTRY_POINTS = "tracegen.schedules"
+SCHEDULES_ARE = "expected a name that `tracegen list` has, or a file that ends in .py or .csv"
 
 
 def shipped_dir() -> Path:
@@ -128,12 +130,16 @@ def find(name_or_path: str) -> Schedule:
         known = _by_plain_name(named)
     if (hit := known.get(_plain(name_or_path))) is not None:
         return hit
+    if Path(name_or_path).is_file():
+        raise UnknownSchedule(f"{name_or_path} is no schedule; {SCHEDULES_ARE}")
     typed = _plain(name_or_path)
     swapped = [name for name in known if sorted(name) == sorted(typed)]
     close = swapped or get_close_matches(typed, known, n=1)
     every = f"there are {', '.join(sorted(named))}"
     hint = f"did you mean {known[close[0]].name!r}?" if close else every
     also = "".join(f"\n  {problem}" for problem in problems)
+    if not close and (os.sep in name_or_path or Path(name_or_path).suffix):
+        raise UnknownSchedule(f"{name_or_path}: no such file; {SCHEDULES_ARE}{also}")
     raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
 
 

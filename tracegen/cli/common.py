@@ -269,15 +269,51 @@ def _moe_of(pairs: tuple[str, ...], base: MoE | None, block: str) -> MoE:
     return replace(found, block=block) if block and "block" not in given else found
 
 
-def is_trace(name: str) -> bool:
-    """Whether a name is a trace's, or of the profiles of a run: a folder, a pattern of names."""
-    if name.endswith((".json", ".json.gz", ".pftrace", ".sqlite", ".sqlite3")):
-        return True
-    if os.path.isdir(name):
-        from tracegen import registry
+TRACES = (".json", ".json.gz", ".pftrace", ".sqlite", ".sqlite3", ".db")
+SCHEDULES = (".py", ".csv")
 
-        return os.sep in name or name not in registry.available()[0]
+
+def is_trace(name: str) -> bool:
+    """Whether a name is a trace's, or of the profiles of a run: a folder, a pattern of names.
+
+    Raises:
+        FileError: for a file, or a path where none is, of which the name says no format.
+    """
+    if name.endswith(TRACES):
+        return True
+    if name.endswith(SCHEDULES) or _is_schedule(name):
+        return False
+    if os.path.isdir(name):
+        return True
+    like_a_path = os.sep in name or Path(name).suffix
+    if os.path.exists(name) or (like_a_path and not _is_pattern(name)):
+        from tracegen.errors import FileError
+
+        what = "its name says no format" if os.path.exists(name) else "no such file"
+        raise FileError(
+            f"{name}: {what}; a schedule's file ends in {' or '.join(SCHEDULES)}, a trace's in "
+            f"{', '.join(TRACES[:3])}, an nsys export's in {', '.join(TRACES[3:])}"
+        )
+    return _is_pattern(name)
+
+
+def _is_pattern(name: str) -> bool:
+    """Whether it stands for the names of several files."""
     return any(letter in name for letter in "*?[")
+
+
+def _is_schedule(name: str) -> bool:
+    """Whether a schedule has that name; a folder's or a file's of the same name is `./NAME`."""
+    from tracegen import registry
+    from tracegen.errors import UnknownSchedule
+
+    if os.sep in name:
+        return False
+    try:
+        registry.find(name)
+    except UnknownSchedule:
+        return False
+    return True
 
 
 def read_trace(name: str, name_pattern: str | None = None) -> Timeline:

@@ -59,13 +59,33 @@ def command(
         raise click.UsageError("give a TRACE, or --link URL")
     if port is not None and not offline:
         raise click.UsageError("ui.perfetto.dev reads from port 9001 only; --port needs --offline")
-    path = _drawn(Path(trace))
+    path = _drawn(_trace(trace))
     if print_only:
-        if not path.is_file():
-            raise FileError(f"{path}: no such file")
         click.echo(serve.local_link(path, offline, port or serve.PORT))
         return
     _serve(path, _installed_ui() if offline else None, port or serve.PORT, not no_browser)
+
+
+def _trace(name: str) -> Path:
+    """What was named, unless nothing in it can be a trace; what else Perfetto reads is let be."""
+    path = Path(name)
+    if path.is_dir() or any(letter in name for letter in "*?["):
+        return path
+    if not path.is_file():
+        what = "no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
+        raise FileError(f"{path}: {what}")
+    try:
+        with path.open("rb") as file:
+            begins = file.read(12)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from None
+    letters = all(32 <= byte < 127 or byte in b"\t\r\n" for byte in begins)
+    if letters and begins.strip()[:1] not in (b"{", b"[", b"#", b"<"):
+        raise FileError(
+            f"{path}: it begins with {begins.decode()!r}; expected a trace, such as FILE.json, "
+            "FILE.json.gz or FILE.pftrace"
+        )
+    return path
 
 
 def _drawn(path: Path) -> Path:

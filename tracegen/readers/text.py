@@ -23,6 +23,9 @@ from tracegen.readers.finite import not_finite
 from tracegen.readers.warn import Warnings
 
 EXPECTED = 'expected a Chrome trace, {"traceEvents":[...]} or an array of events'
+# How a schedule's CSV begins.
+_ROW = re.compile(r"\(?\d+(F|B|I|W|SEND|RECV|UNSHARD|RESHARD|REDUCE)")
+_IF_ROWS = "; of a schedule's CSV (FILE.csv) `tracegen import` makes a trace"
 # About as much text as is parsed at once: a few thousand events.
 CHUNK = 1 << 19
 EVENTS = "traceEvents"
@@ -112,7 +115,9 @@ class Document:
         elif first == "{":
             at = yield from self._object(at + 1)
         else:
-            raise FileError(f"{self.path}: it begins with {self.text[at : at + 12]!r}; {EXPECTED}")
+            begins = self.text[at : at + 12]
+            what = f"{EXPECTED}{_IF_ROWS if _ROW.match(begins) else ''}"
+            raise FileError(f"{self.path}: it begins with {begins!r}; {what}")
         if (rest := _skip(_SPACE, self.text, at)) < len(self.text):
             self.warnings.add(
                 "trailing texts", f"{self._where(rest)}: what follows the trace is not looked at"
