@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,31 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracegen.compiler.compile", stop)
     found = run("show", "1f1b")
     assert (found.exit_code, found.stderr) == (130, "interrupted\n")
+    monkeypatch.setattr("click.Group.parse_args", stop)
+    found = run("show", "1f1b")
+    assert (found.exit_code, found.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["click", "rich.console", "tracegen.registry"])
+@pytest.mark.parametrize("start", [[SCRIPT], [sys.executable, "-m", "tracegen"]])
+def test_interrupted_while_modules_are_imported(start: list[str], module: str) -> None:
+    """Ctrl-C that comes when a module of that name is looked for."""
+    Path("sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+    )
+    done = subprocess.run(
+        [*start, "show", "1f1b"],
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_a_reader_that_has_seen_enough() -> None:

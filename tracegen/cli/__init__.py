@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -62,6 +63,12 @@ class Group(click.Group):
         except click.UsageError:
             raise _unknown(ctx, args[0]) from None
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except KeyboardInterrupt as error:
+            raise _interrupted(error) from None
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -73,11 +80,13 @@ class Group(click.Group):
         except OSError as error:  # files say what they are: this is stdout
             raise Refusal(f"the output cannot be written: {error.strerror or error}") from error
         except KeyboardInterrupt as error:
-            click.echo(str(error) or "interrupted", err=True)
-            raise SystemExit(INTERRUPTED) from None
+            raise _interrupted(error) from None
 
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+def _interrupted(error: KeyboardInterrupt) -> SystemExit:
+    """How Ctrl-C ends, once it has said so; tracegen.__main__ has the same for imports."""
+    click.echo(str(error) or "interrupted", err=True)
+    return SystemExit(130)  # 128 + SIGINT, as shells have it
 
 
 class Refusal(click.ClickException):
