@@ -345,7 +345,7 @@ def test_refusals() -> None:
     assert refusal("compare", "-s", ",") == "no schedule is named; give some, as gpipe,1f1b,zbv"
     assert (
         refusal("compare", "-s", "gpipe", "--sweep", "q=3")
-        == "sweep 'q=3': nothing is called 'q'; there are p, m, v, f, b, i, w, fb, alpha, "
+        == "sweep 'q=3': nothing is called 'q'; there are p, m, v, f, b, i, w, fb, r, alpha, "
         "bandwidth, bytes, w-share, microbatch-size, seq, and ratios such as f/b"
     )
     for text, message in (

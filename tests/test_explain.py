@@ -252,6 +252,18 @@ def test_explain_in_the_terminal() -> None:
     ]
 
 
+def test_people_read_pairs_by_their_halves_and_programs_in_torchs_form() -> None:
+    """The waits of DualPipeV on two ranks, from its figure at unit times with FB = 3."""
+    told = ("dualpipev", "-p", 2, "-m", 6)
+    shown = run("explain", *told).stdout
+    assert "rank 0, 1.000 ms before 3F2/0B0: 2F2/1B0 1.000 ms\n" in shown
+    shown += run("run", "-s", *told, "--explain", "--no-trace").stdout
+    assert "rank 0 at 10.000 ms: 1.000 ms  3F2/0B0 waits for 2F2 of rank 1\n" in shown
+    assert "OVERLAP" not in shown
+    data = json.loads(run("explain", *told, "--json").stdout)
+    assert "(3F2;0B0)OVERLAP_F_B" in [gap["before"] for gap in data["gaps"]]
+
+
 def test_refusals(tmp_path: Path) -> None:
     model = ("--model-layers", 8, "--hidden", 64, "--seq", 8, "--flops", 1)
     assert (

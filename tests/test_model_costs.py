@@ -43,14 +43,26 @@ def test_flops_split_into_f_i_and_w_are_the_zero_bubble_papers() -> None:
         s * b * h * (24 * h + 4 * s),
         s * b * h * (24 * h + 8 * s),
         s * b * h * 24 * h,
+        0,
     )
 
 
-def test_recomputation_is_in_i() -> None:
-    f, i, w = model().layer_flops()
+def test_recomputation_is_of_attentions_core_or_of_the_forward() -> None:
+    f, i, w, _ = model().layer_flops()
     scores = 4 * 128 * 128 * 256
-    assert model(recompute="selective").layer_flops() == (f, i + scores, w)
-    assert model(recompute="full").layer_flops() == (f, i + f, w)
+    assert model(recompute="selective").layer_flops() == (f, i, w, scores)
+    assert model(recompute="full").layer_flops() == (f, i, w, f)
+
+
+def test_recomputation_is_a_cost_of_its_own_without_the_head() -> None:
+    """Of every layer but of no head: the head keeps what it needs."""
+    kept = model(vocab=1000).costs(loop(2, 1))
+    full = model(vocab=1000, recompute="full").costs(loop(2, 1))
+    assert (kept.r_us, full.f_us, full.i_us, full.w_us) == (None, kept.f_us, kept.i_us, kept.w_us)
+    layer = model().layer_flops()[0] / 1e6
+    assert full.r_us == pytest.approx([4 * layer, 4 * layer])
+    spread = model(recompute="full", tensor=4, tensor_GBps=100).costs(loop(2, 1))
+    assert spread.r_us == pytest.approx(spread.f_us)  # its all-gathers and reduce-scatters too
 
 
 def test_activations_are_korthikantis() -> None:
@@ -79,7 +91,7 @@ def test_parameters_are_megatrons() -> None:
 def test_costs_by_stage_with_embedding_and_head_at_the_ends() -> None:
     found = model(vocab=1000, split="2,3,2,1", microbatch_size=2, bandwidth_GBps=10, alpha_us=5)
     costs = found.costs(loop(4, 1))
-    f, i, w = (flops / 1e6 for flops in found.layer_flops())
+    f, i, w, _ = (flops / 1e6 for flops in found.layer_flops())
     head = found.head_flops() / 1e6
     assert costs.f_us == pytest.approx([2 * f, 3 * f, 2 * f, f + head])
     assert costs.i_us == pytest.approx([2 * i, 3 * i, 2 * i, i + head])
@@ -284,4 +296,6 @@ def test_tensor_before_data_before_pipeline() -> None:
     found = model(**GPT3, tensor=8, data=4, recompute="selective")
     moved = found.traffic(loop(8, 1), 32)
     assert moved["tensor"] > moved["data"] > moved["pipeline"] > 0
+    full = model(**GPT3, tensor=8, data=4, recompute="full").traffic(loop(8, 1), 32)
+    assert full["tensor"] == 1.5 * moved["tensor"]  # the forward's collectives again
     assert moved["pipeline"] == 2 * 32 * 2 * 2048 * 12288 / 8  # a middle rank, both ways

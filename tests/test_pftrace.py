@@ -22,6 +22,7 @@ from tracegen.cli import main
 from tracegen.emit_proto import COLOURS
 from tracegen.errors import FileError
 from tracegen.moe import Kernel
+from tracegen.tiles import RECOMPUTE_LETTERS
 from tracegen.readers import chrome, proto
 from tracegen.readers.request import request_of
 from tracegen.ui.query import ask, stats
@@ -152,6 +153,7 @@ def test_colours_are_well_apart() -> None:
     assert {
         *layout.LETTERS.values(),
         *("F" + letter for letter in layout.PAIR_LETTERS.values()),
+        RECOMPUTE_LETTERS,
     } == (tiles)
     for row in (tiles, kernels - moved, moved):
         looks = {colour(COLOURS[kind], strip_digits=False) for kind in row}

@@ -10,7 +10,7 @@ from typing import Any
 from tracegen.errors import CostError
 from tracegen.moe import MoE
 
-TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us")
+TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
 WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us")
 OF_STAGE = (*TIMES, *WHOLE_STAGE, "activation_bytes", "microbatch", "moe")
 OF_RANK = ("slowdown",)

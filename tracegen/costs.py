@@ -43,6 +43,9 @@ class Costs:
             i = w = b/2. 1000 each of f, i and w unless given. A number, or one a stage.
         fb_us: an overlapped pair, in µs, by the stage of its forward; unless given, the
             sum of its halves.
+        r_us: a stage's recomputation of what its forward did not keep, in µs; 0 unless given. It
+            stands at the start of B, I and a pair, and comes on top of their times: it waits for
+            the gradient as they do, which is when Megatron and torch.utils.checkpoint begin it.
         alpha_us: the latency of a hand-over between ranks, in µs.
         bandwidth_GBps: of each directed link between two ranks, in 10**9 bytes/s; unlimited
             unless given.
@@ -95,6 +98,7 @@ class Costs:
     replica_sync_us: Each = 0.0
     optimizer_us: Each = 0.0
     memory: Mapping[str, Each] = field(default_factory=dict)
+    r_us: Each | None = None
 
     def __post_init__(self) -> None:
         for name in (*TIMES, *WHOLE_STAGE, "boundary_bytes", "activation_bytes"):
@@ -139,9 +143,9 @@ class Costs:
 
     def in_force(self) -> dict[str, Any]:
         """Every cost, defaults spelt out, as plain data that `from_dict` takes."""
-        quiet = ("jitter", "seed", *WHOLE_STAGE)  # 0 goes without saying
+        quiet = ("jitter", "seed", "r_us", *WHOLE_STAGE)  # 0 goes without saying
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
-        data = {name: value for name, value in data.items() if name not in quiet or value != 0}
+        data = {name: value for name, value in data.items() if name not in quiet or value}
         if self.moe is not None:
             plain = {n: v for n, v in data.items() if n not in (*TIMES, "moe") and v != {}}
             return {**plain, "moe": self.moe.in_force()}

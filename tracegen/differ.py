@@ -44,6 +44,7 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
     arrows, arrows_follow = rest.arrows(a, b, matching)
     counters, counters_follow = rest.counters(a, b, touched, tolerance)
     rows, rows_follow = rows_of.rows(a, b, bool(touched), tolerance)
+    rows = [*rest.recomputations(a, b, matching, tolerance), *rows]
     figures, figures_follow = rest.figures(a, b)
     follows = {
         "arrows": arrows_follow,

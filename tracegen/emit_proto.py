@@ -58,6 +58,7 @@ COLOURS = {
     "FI": "pair 889",  # the same
     "WG": "weight 1625",  # (152, 48) green
     "BP": "backward 720",  # (8, 40) dark red
+    "Re": "recompute 133",  # (328, 72) pink
     "attn_F": "attn_F 57",  # (68, 76) yellow
     "mlp_F": "mlp_F 63",  # (36, 68) orange
     "mlp_W": "mlp_W 110",  # (128, 64) light green
@@ -72,7 +73,8 @@ COLOURS = {
 
 DESCRIPTIONS = {
     PIPELINE: "What each rank computes, and until when: F forward, BP backward in full, I the "
-    "input's gradient, WG the weights'; F1B0 and F1I0 are two at once. Below, what it holds.",
+    "input's gradient, WG the weights', Re what a backward recomputes first; F1B0 and F1I0 are "
+    "two at once. Below, what it holds.",
     KERNELS: "The kernels of each rank's actions, on its compute and its communication stream.",
     PREDICTED: "The same step, as it was predicted.",
     WAITING: "Where a rank stood in a communication, until what it waited for was there.",

@@ -22,6 +22,7 @@ from tracegen.memory import peaks
 from tracegen.mode import Mode
 from tracegen.moe import BlockOrder, MoE, check_modes
 from tracegen.passes.validate import validate
+from tracegen.recompute import marked
 from tracegen.repeat import flat, repeat
 from tracegen.sharing import SharedClock
 from tracegen.tail import tails
@@ -93,7 +94,7 @@ def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
     for step, job in enumerate(blocker):
         if job >= steps:  # a transfer: what it carried
             blocker[step] = work.wait_on[work.first_wait[job]]
-    return Timeline(
+    line = Timeline(
         program,
         costs,
         done.start[:steps],
@@ -103,6 +104,7 @@ def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
         peaks(program, costs),
         queued,
     )
+    return marked(line, times)
 
 
 def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times, mode: Mode) -> Timeline:

@@ -22,6 +22,7 @@ from tracegen.memory import peaks
 from tracegen.mode import Mode
 from tracegen.passes.communication import add_communication, without_messages
 from tracegen.passes.messages import add_fused, add_naive, check_messages, has_messages
+from tracegen.recompute import marked
 from tracegen.repeat import repeat
 from tracegen.tail import tails
 from tracegen.timeline import Timeline
@@ -76,6 +77,7 @@ def until_it_hangs(
         source=program,
         hangs=deadlock.hangs(full, done, found.stuck),
     )
+    line = marked(line, times)
     return line, deadlock.problems(full, done, found.stuck) if line.hangs else []
 
 

@@ -19,6 +19,7 @@ from tracegen.found import Series
 from tracegen.ir import MICROBATCH_SHIFT
 from tracegen.kernels import COMMUNICATION, COMPUTE
 from tracegen.moe import Kernel
+from tracegen.recompute import begins
 from tracegen.shape import Row as Row
 from tracegen.shape import Shape as Shape
 from tracegen.shape import Slice as Slice
@@ -146,10 +147,10 @@ def _rank(line: Timeline, rank: int) -> Iterator[Slice]:
 
 def _arrows(line: Timeline) -> Iterator[Arrow]:
     """From tile to tile, then what kernels wait for."""
-    start = line.start_ns
+    start, begin = line.start_ns, begins(line)
     for from_rank, source, rank, target, name in arrows(line):
         category = "forward" if name == ACTIVATION else "backward"
-        yield from_rank, start[source], rank, start[target], name, category
+        yield from_rank, begin[source], rank, start[target], name, category
     if line.kernels is not None:
         yield from _kernel_arrows(line)
 

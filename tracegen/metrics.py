@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -93,6 +94,14 @@ def phases_of_steps(program: Program, rank: int) -> list[tuple[int, int]]:
 def phase(at: int, bounds: tuple[int, int]) -> str:
     """The phase of a rank's step, from its `phases`."""
     return WARMUP if at < bounds[0] else STEADY if at < bounds[1] else COOLDOWN
+
+
+_PAIR = re.compile(r"\((\d+F\d+);(\d+[BI]\d+)\)OVERLAP_F_B")
+
+
+def readable(text: str) -> str:
+    """A text for people, its pairs as in the tiling but with their stages: 3F5/0B2."""
+    return _PAIR.sub(r"\1/\2", text)
 
 
 def waited_for(line: Timeline, rank: int, step: int) -> str:

@@ -33,6 +33,8 @@ from tracegen.timeline import Timeline
 # yellow, red, blue and green; a pair (F1B0) is violet.
 LETTERS = {FORWARD: "F", FULL: "BP", INPUT: "I", WEIGHT: "WG"}
 PAIR_LETTERS = {FULL: "B", INPUT: "I"}
+# What a backward recomputes before it begins, as a tile in front of its own: pink.
+RECOMPUTE_LETTERS, RECOMPUTE = "Re", "RECOMPUTE"
 CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
 
 
@@ -64,6 +66,26 @@ class _Shapes:
         keys += ["wait_us"] * waited + ["waited_for"] * blocked
         return *letters, Shape(category, tuple(keys), tuple(fixed))
 
+    def bare(self, code: int, mate: int) -> Shape:
+        """The shape of a step that waits for nothing: its recomputation has."""
+        alike = mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH
+        key = (code & ALL_BUT_MICROBATCH, alike, False, False)
+        if key not in self.known:
+            self.known[key] = self.make(code, mate, False, False)
+        return self.known[key][2]
+
+    def again(self, code: int, mate: int, waited: bool, blocked: bool) -> Shape:
+        """The shape of a step's recomputation: of the forward whose backward it is."""
+        half = code if mate == NO_MATE else mate
+        stage = half >> STAGE_SHIFT & STAGE_MASK
+        chain = self.line.program.placement.chain_of_stages()[stage]
+        fixed: list[tuple[str, Any]] = [("rank", self.rank), ("stage", stage)]
+        fixed += [("op", RECOMPUTE), ("chain", chain), ("phase", self.phase)]
+        if self.line.program.num_steps > 1:
+            fixed += [("step", self.step)]
+        keys = ["microbatch", *["wait_us"] * waited, *["waited_for"] * blocked]
+        return Shape("recompute", tuple(keys), tuple(fixed))
+
 
 def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
     """The steps of a rank that take time, as slices, by time."""
@@ -78,7 +100,8 @@ def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
         ):
             if last > first:
                 shapes = _Shapes(line, rank, number, phase)
-                yield from _run(shapes, range(base + first, base + last), free)
+                run = _run if line.recomputed_ns is None else _run_again
+                yield from run(shapes, range(base + first, base + last), free)
                 free = line.end_ns[base + last - 1]
 
 
@@ -116,3 +139,32 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
         if blocker != NOTHING:
             values += (waited_for(line, shapes.rank, step),)
         yield start, end, name, shape, values
+
+
+def _run_again(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
+    """As `_run`, with what is recomputed as a tile of its own, which then is what waited."""
+    line, known = shapes.line, dict[tuple[int, int, bool, bool], Shape]()
+    base, stream = line.program.offsets[shapes.rank], line.program.ranks[shapes.rank]
+    assert line.recomputed_ns is not None
+    lasting = (step for step in steps if line.end_ns[step] > line.start_ns[step])
+    for step, tile in zip(lasting, _run(shapes, steps, free), strict=True):
+        start, end, name, shape, values = tile
+        if (until := line.recomputed_ns[step]) == start:
+            yield tile
+            continue
+        code, mate = stream.codes[step - base], stream.mates[step - base]
+        waits = [key for key in shape.keys if key.startswith("wait")]
+        alike = (code & ALL_BUT_MICROBATCH, mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH)
+        key = (*alike, "wait_us" in waits, "waited_for" in waits)
+        if key not in known:
+            known[key] = shapes.again(code, mate, key[2], key[3])
+        about = values[: len(values) - len(waits)]
+        microbatch = about[-1]  # of a pair, the backward's
+        yield (
+            start,
+            until,
+            f"{RECOMPUTE_LETTERS}{microbatch}",
+            known[key],
+            (microbatch, *values[len(about) :]),
+        )
+        yield until, end, name, shapes.bare(code, mate), about

@@ -74,6 +74,8 @@ class Timeline:
             has them; of any other they follow from the steps (see `drawn`).
         waiting_ns: of a measured timeline, when the rank of each step began to wait for its
             input inside a communication operator; NOTHING where it did not.
+        recomputed_ns: by step, until when it recomputed what its forward had not kept, before its
+            backward proper; its start where it did not. None if no step does.
         beside: of a measured timeline, the prediction that its trace shows below it.
     """
 
@@ -94,6 +96,7 @@ class Timeline:
     found: Found | None = field(default=None, compare=False)
     waiting_ns: array[int] | None = field(default=None, compare=False)
     beside: Timeline | None = field(default=None, compare=False)
+    recomputed_ns: array[int] | None = None
 
     @cached_property
     def makespan_ns(self) -> int:

@@ -50,6 +50,8 @@ class Times:
         pair: by the stage of the pair's forward; None where it is the sum of its halves.
         single: what differs: the ns of an action's code.
         single_pair: of a pair, by the code of its forward.
+        recompute: by stage, the part of B and I, and on top of `pair`, that is recomputation.
+        single_recompute: the same by the code of B and I, where it differs.
         alpha: latency by (from rank, to rank), where it differs from `any_alpha`.
         any_alpha: latency of the other links.
         kernels: of MoE stages the times of their kernels, whose sums `of_kind` and `single` are.
@@ -71,6 +73,8 @@ class Times:
     kernels: KernelTimes | None
     num_microbatches: int
     of_whole_stage: dict[int, list[int]]
+    recompute: list[int]
+    single_recompute: dict[int, int]
     jitter: Jitter | None = None
 
     @classmethod
@@ -84,12 +88,14 @@ class Times:
             times = times_at(base, DEFAULTS)
             given.append(_named(f"stage {stage}", of_number(costs.stage, stage), times))
         whole = [_slowed(times, slow[stage]) for stage, times in enumerate(given)]
-        single, single_pair = {}, {}
+        single, single_pair, again = {}, {}, {}
         for stage, microbatch, own in _singles(costs, given, M):
             times = _slowed(own, slow[stage])
             kinds = _in_ns(times)
             for kind in (FORWARD, FULL, INPUT, WEIGHT):
                 single[encode(stage, kind, microbatch)] = kinds[kind]
+            for kind in (FULL, INPUT):
+                again[encode(stage, kind, microbatch)] = _ns(times["r_us"] or 0.0)
             if (pair := times["fb_us"]) is not None:
                 single_pair[encode(stage, FORWARD, microbatch)] = _ns(pair)
         columns = tuple([_in_ns(times)[kind] for times in whole] for kind in range(4))
@@ -109,6 +115,8 @@ class Times:
             kernels,
             M,
             _whole_stages(costs, slow),
+            [_ns(times["r_us"] or 0.0) for times in whole],
+            again,
             Jitter(costs.jitter, costs.seed, M) if costs.jitter else None,
         )
 
@@ -124,7 +132,32 @@ class Times:
             pair = self.single_pair.get(self.in_step(code), pair)
         if pair is None:
             return self.duration(code) + self.duration(mate)
+        pair += self._again(mate)
         return pair if self.jitter is None else self.jitter.of(pair, code, PAIR)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything is recomputed."""
+        return any(self.recompute) or any(self.single_recompute.values())
+
+    def recomputation(self, code: int, mate: int = NO_MATE) -> int:
+        """The ns of a step, of those of `duration`, that are recomputation: the first."""
+        half = code if mate == NO_MATE else mate
+        if half & KIND_MASK not in (FULL, INPUT):
+            return 0
+        ns = self._again(half)
+        if self.jitter is None:
+            return ns
+        stage = code >> STAGE_SHIFT & STAGE_MASK
+        pair = self.single_pair.get(self.in_step(code), self.pair[stage])
+        whole = mate != NO_MATE and pair is not None
+        return self.jitter.of(ns, code, PAIR) if whole else self.jitter.of(ns, half)
+
+    def _again(self, code: int) -> int:
+        stage = code >> STAGE_SHIFT & STAGE_MASK
+        if not self.single_recompute:
+            return self.recompute[stage]
+        return self.single_recompute.get(self.in_step(code), self.recompute[stage])
 
     def durations(self, stream: Stream) -> array[int]:
         """The ns of every step of a rank. What steps alike have in common is looked up once."""
@@ -178,6 +211,7 @@ DEFAULTS: dict[str, float | None] = {
     "i_us": DEFAULT_US,
     "w_us": DEFAULT_US,
     "fb_us": None,
+    "r_us": 0.0,
 }
 
 
@@ -186,14 +220,14 @@ def _ns(us: float) -> int:
 
 
 def _in_ns(times: Mapping[str, float | None]) -> tuple[int, int, int, int]:
-    f, i, w = (_ns(times[name] or 0.0) for name in ("f_us", "i_us", "w_us"))
-    return f, i + w, i, w
+    f, i, w, r = (_ns(times[name] or 0.0) for name in ("f_us", "i_us", "w_us", "r_us"))
+    return f, r + i + w, r + i, w
 
 
 def times_at(
     given: Mapping[str, Any], outer: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """f, i, w and fb in µs where `given` says something, over `outer`."""
+    """f, i, w, fb and r in µs where `given` says something, over `outer`."""
 
     def of(name: str) -> float | None:
         value = given.get(name)
@@ -213,7 +247,7 @@ def times_at(
     else:
         i, w = (rest, w) if i is None else (i, rest)
     scale = given.get("scale", 1.0)
-    times = {"f_us": of("f_us"), "i_us": i, "w_us": w, "fb_us": of("fb_us")}
+    times = {"f_us": of("f_us"), "i_us": i, "w_us": w, "fb_us": of("fb_us"), "r_us": of("r_us")}
     return {name: None if us is None else us * scale for name, us in times.items()}
 
 

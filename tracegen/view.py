@@ -29,7 +29,7 @@ from tracegen.memory import peak_bytes
 from tracegen.moe import Kernel
 from tracegen.timeline import Timeline
 
-PAIR = "pair"
+PAIR, RECOMPUTE = "pair", "recompute"
 DISPATCH, COMBINE = "dispatch", "combine"
 
 # kind -> the letter and the fill of its tiles without colour, its colour, and its name.
@@ -38,6 +38,7 @@ KINDS: dict[int | str, tuple[str, str, str, str]] = {
     FULL: ("B", "=", "white on #c8402f", "backward"),
     INPUT: ("I", "~", "white on #3f8fc6", "input gradient"),
     WEIGHT: ("W", "+", "white on #2e8b67", "weight gradient"),
+    RECOMPUTE: ("R", "^", "black on #d98bb5", "recomputation"),
     PAIR: ("FB", "#", "white on #6a6ad0", "overlapped pair"),
     DISPATCH: ("d", ":", "black on #9fd3b0", "dispatch"),
     COMBINE: ("c", ".", "black on #d9c7a0", "combine"),
@@ -82,7 +83,12 @@ def tiles(line: Timeline, rank: int, columns: int) -> list[Tile]:
     def found() -> Iterator[Span]:
         for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
             kind: int | str = code & KIND_MASK if mate == NO_MATE else PAIR
-            yield line.start_ns[step], line.end_ns[step], kind, _labels(kind, code, mate)
+            start = line.start_ns[step]
+            if line.recomputed_ns is not None and (until := line.recomputed_ns[step]) > start:
+                half = code if mate == NO_MATE else mate
+                yield start, until, RECOMPUTE, _labels(RECOMPUTE, half, NO_MATE)
+                start = until
+            yield start, line.end_ns[step], kind, _labels(kind, code, mate)
 
     return _on_screen(found(), line.makespan_ns, columns)
 
@@ -213,6 +219,8 @@ def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
     }
     if line.kernels is not None:
         present |= {DISPATCH, COMBINE}
+    if line.recomputed_ns is not None:
+        present.add(RECOMPUTE)
     text = Text()
     for letter, fill, colour, name in (KINDS[kind] for kind in KINDS if kind in present):
         entry = Text(f"{letter}{fill}")

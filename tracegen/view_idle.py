@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from tracegen import metrics
 from tracegen.attribution import Cause, Part, idle, totals
 from tracegen.deps import NOTHING
 from tracegen.timeline import Timeline
@@ -30,7 +31,8 @@ def explained(line: Timeline) -> Iterator[Text | Table]:
         yield Text("\nthe longest, but for warm-up and drain", style="bold")
     waits.sort(key=lambda one: (-one[1].ns, one[1].start_ns, one[0]))
     for rank, part in waits[:LONGEST]:
-        yield Text(f"rank {rank} at {duration(part.start_ns)}: {duration(part.ns)}  {say(part)}")
+        what = metrics.readable(say(part))
+        yield Text(f"rank {rank} at {duration(part.start_ns)}: {duration(part.ns)}  {what}")
 
 
 def causes(line: Timeline) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from tracegen.cost_checks import TIMES
 from tracegen.costs import Costs
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import B as FULL
@@ -20,7 +21,12 @@ LESS = 0.99  # 1 % off
 FASTER = 0.5  # twice as fast
 
 NAMES = {FORWARD: "forward", FULL: "backward", INPUT: "input gradient", WEIGHT: "weight gradient"}
-COST = {FORWARD: ("f_us",), FULL: ("i_us", "w_us"), INPUT: ("i_us",), WEIGHT: ("w_us",)}
+COST = {
+    FORWARD: ("f_us",),
+    FULL: ("i_us", "w_us", "r_us"),
+    INPUT: ("i_us", "r_us"),
+    WEIGHT: ("w_us",),
+}
 PAIR = -1
 
 
@@ -170,10 +176,9 @@ Us = dict[str, float | None]
 def _shorter_stage(costs: Costs, program: Program, stage: int, kind: int) -> dict[str, Any]:
     """The entry of a stage: all its times spelt out, and those of microbatches that differ."""
     entry = of_number(costs.stage, stage)
-    names = ("f_us", "b_us", "i_us", "w_us", "fb_us")
-    base = {name: of_each(getattr(costs, name), stage) for name in names}
+    base = {name: of_each(getattr(costs, name), stage) for name in TIMES}
     times = times_at(entry, times_at(base, DEFAULTS))
-    kept = {k: v for k, v in entry.items() if k not in (*names, "microbatch")}
+    kept = {k: v for k, v in entry.items() if k not in (*TIMES, "microbatch")}
     here = {int(number): inner for number, inner in entry.get("microbatch", {}).items()}
     everywhere = {int(number): inner for number, inner in costs.microbatch.items()}
     own = {

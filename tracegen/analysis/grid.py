@@ -18,7 +18,7 @@ from tracegen.times import DEFAULTS, times_at
 Data = TypeVar("Data", Size, Costs, Model)
 
 SIZES = ("p", "m", "v")
-TIMES = ("f", "b", "i", "w", "fb")
+TIMES = ("f", "b", "i", "w", "fb", "r")
 # What else may be swept -> the cost.
 COSTS = {
     "alpha": "alpha_us",
@@ -202,7 +202,7 @@ def _with(data: Data, field: str, value: Any) -> Data:
 
 
 def _in_force(given: Costs, name: str) -> float:
-    """The us of f, b, i, w or fb, for all stages alike.
+    """The us of f, b, i, w, fb or r, for all stages alike.
 
     Raises:
         CostError: if stages differ.
@@ -211,9 +211,9 @@ def _in_force(given: Costs, name: str) -> float:
     if given.stage or any(isinstance(value, Sequence) for value in values.values()):
         raise CostError(f"sweep: a ratio to {name}, which differs between stages; sweep others")
     times = times_at(values, DEFAULTS)
-    f, i, w = (times[n] or 0.0 for n in ("f_us", "i_us", "w_us"))
-    fb = times["fb_us"]
-    return {"f": f, "b": i + w, "i": i, "w": w, "fb": f + i + w if fb is None else fb}[name]
+    f, i, w, r = (times[n] or 0.0 for n in ("f_us", "i_us", "w_us", "r_us"))
+    fb = f + i + w if times["fb_us"] is None else times["fb_us"]
+    return {"f": f, "b": i + w, "i": i, "w": w, "fb": fb, "r": r}[name]
 
 
 def axes(texts: Sequence[str]) -> Iterator[Axis]:

@@ -24,8 +24,8 @@ pair of tokens and head:
 core; `full` keeps D s b h, a layer's input, and repeats F. The head keeps 2 D s b h and
 its logits, 4 s b V in 32 bits; the embedding a mask of s b h (section 4.3).
 
-Recomputation is part of I (and of B): it runs when the gradient has come, not before.
-What a layer holds while it is recomputed is not counted.
+Recomputation stands before I (and B), as r of Costs: it runs when the gradient has come, not
+before. What a layer holds while it is recomputed is not counted.
 
 After I and until W, 16 D s b h are kept: inputs and gradients of the matrix products.
 
@@ -127,13 +127,13 @@ class Model:
     def _heads(self) -> int:
         return self.heads or max(1, self.hidden // 128)
 
-    def layer_flops(self) -> tuple[int, int, int]:
-        """F, I and W of a layer; I with what is recomputed."""
+    def layer_flops(self) -> tuple[int, int, int, int]:
+        """F, I and W of a layer, and what is recomputed before I."""
         matrices = 24 * self.tokens * self.hidden**2
         scores = 4 * self.tokens * self.seq * self.hidden
         forward = matrices + scores
         again = {"none": 0, "selective": scores, "full": forward}[self.recompute]
-        return forward, matrices + 2 * scores + again, matrices
+        return forward, matrices + 2 * scores, matrices, again
 
     def head_flops(self) -> int:
         """Of the head's F, of its I and of its W."""
@@ -174,13 +174,16 @@ class Model:
         layer, head = sum(self.layer_us()), 3 * self._us(self.head_flops())
         return split.split(self.split, self.layers, count, layer, 0.0, head)
 
-    def layer_us(self) -> tuple[float, float, float]:
-        """F, I and W of a layer in us, with the communication of tensor parallelism."""
-        f, i, w = map(self._us, self.layer_flops())
+    def layer_us(self) -> tuple[float, float, float, float]:
+        """F, I, W and the recomputation of a layer in us, with tensor parallelism's communication.
+
+        Full recomputation repeats that of F too.
+        """
+        f, i, w, r = map(self._us, self.layer_flops())
         moved = self._layer_bytes() / 4
         alone = 0.0 if self.tensor_GBps is None else moved / (self.tensor_GBps * 1e3)
         again = 0.0 if self.recompute != "full" else alone
-        return f + 2 * alone, i + 2 * alone + 2 * again, w
+        return f + 2 * alone, i + 2 * alone, w, r + 2 * again
 
     def _layer_bytes(self) -> float:
         """What tensor parallelism moves over a device's link in a layer's F and I."""
@@ -194,10 +197,11 @@ class Model:
         weights = self._by_stage(counts, *self.parameters()) * len(placement.chains)
         m = num_microbatches / len(placement.chains)
         size, ranks = BYTES[self.dtype], range(max(placement.ranks) + 1)
+        again = 1.5 if self.recompute == "full" else 1.0
         previous, following = placement.neighbours()
         tensor, data, pipeline = ([0.0 for _ in ranks] for _ in range(3))
         for stage, rank in enumerate(placement.ranks):
-            tensor[rank] += m * every[stage] * self._layer_bytes()
+            tensor[rank] += m * every[stage] * again * self._layer_bytes()
             data[rank] += 2 * (self.data - 1) / self.data * size * weights[stage] / self.tensor
             for other in (previous[stage], following[stage]):
                 if other >= 0 and placement.ranks[other] != rank:
@@ -214,8 +218,10 @@ class Model:
         ends = [0.0] * (len(counts) - 1) + [self._us(self.head_flops())]
         times: dict[str, Any] = {
             name: [count * us + end for count, end in zip(counts, ends, strict=True)] * chains
-            for name, us in zip(("f_us", "i_us", "w_us"), self.layer_us(), strict=True)
+            for name, us in zip(("f_us", "i_us", "w_us"), self.layer_us()[:3], strict=True)
         }
+        if (again := self.layer_us()[3]) > 0:
+            times["r_us"] = [count * again for count in counts] * chains
         held = self._by_stage(counts, self.layer_activations(), *self.ends_activations())
         size, t = BYTES[self.dtype], self.tensor
         weights = [count / t for count in self._by_stage(counts, *self.parameters())]

@@ -16,7 +16,7 @@ from tracegen.analysis.what_if import Gain
 from tracegen.deps import NOTHING
 from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE
 from tracegen.layout import LETTERS, PAIR_LETTERS, Arrow, Layout, layout
-from tracegen.metrics import us
+from tracegen.metrics import readable, us
 from tracegen.shape import Row, Shape, Slice
 from tracegen.view import duration
 from tracegen.view_idle import causes
@@ -70,7 +70,7 @@ def path_table(path: list[Piece]) -> Table:
             continue
         actions = [piece for piece in run if piece.step != NOTHING]
         waits = sum(piece.ns for piece in run if piece.step == NOTHING)
-        names = [actions[0].action, actions[-1].action] if actions else ["", ""]
+        names = [readable(at.action) for at in (actions[0], actions[-1])] if actions else ["", ""]
         works = duration(sum(piece.ns for piece in actions)) if actions else ""
         table.add_row(str(run[0].rank), *names, duration(waits) if waits else "", works)
     return table
@@ -80,13 +80,13 @@ def gap_texts(gaps: list[Gap], count: int) -> Iterator[Text]:
     """The longest gaps, each with what happened meanwhile."""
     longest = sorted(gaps, key=lambda gap: (-gap.ns, gap.start_ns, gap.rank))[:count]
     for gap in longest:
-        before = f"before {gap.before}" if gap.before else "at its end"
+        before = f"before {readable(gap.before)}" if gap.before else "at its end"
         yield Text(f"rank {gap.rank}, {duration(gap.ns)} {before}: {chain_text(gap.chain)}")
 
 
 def chain_text(chain: list[Piece]) -> str:
     """A chain in words, its ends if it is long."""
-    parts = [f"{piece.action} {duration(piece.ns)}" for piece in chain if piece.ns]
+    parts = [f"{readable(piece.action)} {duration(piece.ns)}" for piece in chain if piece.ns]
     if len(parts) > PIECES + 1:
         half = PIECES // 2
         parts = [*parts[:half], f"{len(parts) - PIECES} more", *parts[-half:]]

@@ -60,6 +60,13 @@ COSTS = (
         "--fb", "fb_us", type=float, metavar="US", help="An overlapped pair; the sum of its halves."
     ),
     click.option(
+        "--r",
+        "r_us",
+        type=float,
+        metavar="US",
+        help="What B and I recompute first (activation checkpointing), on top of theirs; 0.",
+    ),
+    click.option(
         "--alpha",
         "alpha_us",
         type=float,
@@ -184,7 +191,7 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
 
 SIZES = ("ranks", "microbatches", "stages_per_rank", "pipes", "forward_only")
 MODE = ("p2p", "p2p_order", "dispatch", "steps", "sync")
-PLAIN = ("f_us", "b_us", "i_us", "w_us", "fb_us")
+PLAIN = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
 OTHERS = (
     "alpha_us",
     "bandwidth_GBps",

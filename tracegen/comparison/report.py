@@ -18,6 +18,7 @@ from tracegen.comparison.words import (
     shift_line,
 )
 from tracegen.deps import NOTHING
+from tracegen.metrics import readable
 
 SCHEMA_VERSION = 1
 SHOWN = 10
@@ -76,6 +77,10 @@ def headline(found: Difference) -> str:
 
 def text(found: Difference) -> Iterator[str]:
     """The report, line by line."""
+    return map(readable, _lines(found))
+
+
+def _lines(found: Difference) -> Iterator[str]:
     yield headline(found)
     if found.steps:
         yield f"the first: {describe(found, found.steps[0])}"
@@ -193,7 +198,7 @@ def github(found: Difference, file: str) -> Iterator[str]:
     effects = "; ".join(_effect(found))
     summary = headline(found) + (f"\n{effects}" if effects else "")
     yield f"::error file={_property(file)},title=tracegen diff::{_data(summary)}"
-    lines = [*map(str, found.configuration), *changes(found)]
+    lines = [*map(str, found.configuration), *map(readable, changes(found))]
     for line in lines[: ANNOTATIONS - 1]:
         yield f"::error file={_property(file)},title=tracegen diff::{_data(line)}"
     yield from text(found)

@@ -12,6 +12,7 @@ from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
 from tracegen.found import Arrows, Series
+from tracegen.recompute import begins
 from tracegen.timeline import Timeline
 
 COSTS = "costs."
@@ -112,6 +113,30 @@ def _near(golden: Any, new: Any, tolerance: Tolerance) -> bool:
         return all(_near(a, b, tolerance) for a, b in zip(golden, new, strict=True))
     both = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (golden, new))
     return both and abs(new - golden) <= tolerance.share * abs(golden)
+
+
+def recomputations(
+    golden: Timeline, new: Timeline, matching: Matching, tolerance: Tolerance
+) -> list[Change]:
+    """Actions as long as before of which another part is recomputation, alike ones as one."""
+    if tolerance.ordered_only or (golden.recomputed_ns is None and new.recomputed_ns is None):
+        return []
+    begin_a, begin_b = begins(golden), begins(new)
+    alike: dict[tuple[int, int], list[int]] = {}
+    for a, b in enumerate(matching.new_of):
+        if b == NOTHING or golden.end_ns[a] - golden.start_ns[a] != new.end_ns[b] - new.start_ns[b]:
+            continue
+        x, y = begin_a[a] - golden.start_ns[a], begin_b[b] - new.start_ns[b]
+        if abs(x - y) > tolerance.share * x:
+            alike.setdefault((x, y), []).append(a)
+    changes = []
+    for (x, y), steps in alike.items():
+        first, count = step_text(golden, steps[0]), len(steps)
+        who = f"{first} recomputes" if count == 1 else f"{count} actions like {first} recompute"
+        text = f"{who} for {y / 1000:.3f} us instead of {x / 1000:.3f} us"
+        at_ns = golden.start_ns[steps[0]]
+        changes.append(Change(f"recomputation of {first}", x / 1000, y / 1000, text, at_ns))
+    return changes
 
 
 def arrows(golden: Timeline, new: Timeline, matching: Matching) -> tuple[list[Change], int]:

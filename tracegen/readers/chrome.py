@@ -23,7 +23,7 @@ from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
 from tracegen.full_replay import is_plain
 from tracegen.ir import Program
-from tracegen.readers import beside, flows, proto, rows
+from tracegen.readers import beside, flows, proto, recompute, rows
 from tracegen.readers.about import About
 from tracegen.readers.actions import Namer
 from tracegen.readers.document import document_of
@@ -89,6 +89,8 @@ def _read(path: str | Path, name_pattern: str | None) -> Timeline:
     del document
     close(gather)
     rows.sort(gather)
+    if about.own:
+        recompute.join(gather)
     ranks, others = rows.split(gather, about.own)
     add_zero_length(ranks, about)
     tiles = Tiles(gather, about, ranks, about.schedule or _stem(path))

@@ -27,7 +27,7 @@ def at_starts(gather: Gather) -> Iterator[Arrow]:
         if key not in again:
             a, b = bisect_left(thread_a.start, ns_a), bisect_left(thread_b.start, ns_b)
             if a == len(thread_a.start) or thread_a.start[a] != ns_a:
-                a = NOTHING
+                a = thread_a.resumed.get(ns_a, NOTHING)
             if b == len(thread_b.start) or thread_b.start[b] != ns_b:
                 b = NOTHING
             yield str(key[1]), thread_a, a, thread_b, b, event
@@ -99,7 +99,7 @@ def _say(gather: Gather, end: FlowEnd, what: str) -> None:
 def _at(end: FlowEnd) -> int:
     place = bisect_left(end.thread.start, end.ns)
     here = place < len(end.thread.start) and end.thread.start[place] == end.ns
-    return place if here else NOTHING
+    return place if here else end.thread.resumed.get(end.ns, NOTHING)
 
 
 def _enclosing(gather: Gather, end: FlowEnd) -> int:

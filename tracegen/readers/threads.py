@@ -24,6 +24,7 @@ class Thread:
         rank: what its args say, -1 where they say nothing.
         waited: what its args say it waited for, "" for nothing.
         about: what its args say that a slice which is no action is, as of `identity`.
+        resumed: until when an action recomputed before its backward -> its slice.
         steps: by slice, the step of the program that it is; filled in when there is a program.
     """
 
@@ -39,6 +40,7 @@ class Thread:
     names: list[str] = field(default_factory=list)
     waited: list[str] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
+    resumed: dict[int, int] = field(default_factory=dict)
     steps: array[int] = field(default_factory=lambda: array("q"))
 
 

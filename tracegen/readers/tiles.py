@@ -24,6 +24,7 @@ from tracegen.memory import peaks
 from tracegen.order import loop, v_shape
 from tracegen.readers.about import About
 from tracegen.readers.events import Gather
+from tracegen.readers.recompute import recomputed_ns
 from tracegen.readers.rows import NO_SLICE, RankRow, in_order
 from tracegen.timeline import Timeline
 
@@ -128,6 +129,7 @@ class Tiles:
             (self.about.costs.moe and self.about.stated_ns("busy_us", len(rows)))
             or [_busy(row) for row in rows],
             peaks(program, self.about.costs),
+            recomputed_ns=recomputed_ns(self.gather, rows, base),
         )
 
     @cached_property

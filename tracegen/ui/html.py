@@ -36,7 +36,7 @@ from tracegen.ir import (
 from tracegen.moe import Kernel
 from tracegen.timeline import Timeline
 from tracegen.ui import legend, picture
-from tracegen.ui.picture import FILLS, Theme, escape
+from tracegen.ui.picture import FILLS, RECOMPUTED, Fill, Theme, escape
 
 PARTS = ("page_model.js", "page_drawing.js", "page_pointing.js")
 # In the legend the colours of the theme in force are the style sheet's.
@@ -139,7 +139,7 @@ def _data(line: Timeline, look: Look) -> Iterator[str]:
         "ranks": placement.ranks,
         "index": picture.stage_index(line),
         "kinds": KINDS,
-        "fills": [[fill.colour, fill.ink, fill.name] for _, fill in sorted(FILLS.items())],
+        "fills": [[fill.colour, fill.ink, fill.name] for fill in _fills(line)],
     }
     yield _json(about)[:-1]
     ranks = range(program.num_ranks)
@@ -155,6 +155,11 @@ def _data(line: Timeline, look: Look) -> Iterator[str]:
     if look.arrows:
         yield from _listed("arrows", encode.arrows())
     yield "}"
+
+
+def _fills(line: Timeline) -> list[Fill]:
+    fills = [fill for _, fill in sorted(FILLS.items())]
+    return fills if line.recomputed_ns is None else [*fills, RECOMPUTED]
 
 
 def _listed(name: str, rows: Iterable[list[Any]]) -> Iterator[str]:
@@ -177,6 +182,8 @@ class _Encoder:
         times = [line.start_ns, line.end_ns]
         if line.kernels is not None:
             times += [line.kernels.start_ns, line.kernels.end_ns]
+        if line.recomputed_ns is not None:
+            times.append(line.recomputed_ns)
         times += [array("q", [one.start_ns, one.end_ns]) for held in line.held for one in held]
         self.unit = max(1, gcd(line.makespan_ns, *(gcd(*column) for column in times)))
 
@@ -229,14 +236,18 @@ class _Encoder:
     def arrows(self) -> Iterator[list[int]]:
         """By rank: tile, the rank that an arrow comes from, the tile there, 1 for an activation."""
         line, program = self.line, self.line.program
-        place: dict[int, int] = {}  # of a step in its row
+        place: dict[int, int] = {}  # of a step in its row: of its last tile
+        first: dict[int, int] = {}  # of a step that recomputes: of the tile before
         for rank in range(program.num_ranks):
             for at, (step, *_) in enumerate(picture.tiles(line, rank)):
+                if step in place:
+                    first[step] = place[step]
                 place[step] = at
         place.pop(NOTHING, None)
         rows: list[list[int]] = [[] for _ in range(program.num_ranks)]
         for move in line.transfers():
             source, target = place.get(move.source), place.get(move.target)
+            target = first.get(move.target, target)
             if source is None or target is None:  # what takes no time has no tile
                 continue
             rank = program.rank_of_step(move.target)

@@ -8,7 +8,8 @@ from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.timeline import Timeline
 from tracegen.ui import picture
-from tracegen.ui.picture import EDGE, FILLS, PAIR, Theme
+from tracegen.ui.merged import num
+from tracegen.ui.picture import AGAIN, EDGE, FILLS, PAIR, Theme
 
 SIZE, FONT_SIZE = 14, 11
 # Wide letters; a legend that is a little too loose is better than one that runs together.
@@ -22,12 +23,13 @@ def items(line: Timeline, theme: Theme, arrows: bool, memory: bool) -> Iterator[
     """(shapes in a square of SIZE, words) of everything that occurs."""
     kinds, backward = picture.kinds(line)
     for kind in kinds:
-        fill = FILLS[kind]
+        fill = picture.look(kind)
         letter = (
             f'<text x="7" y="11" font-size="10" text-anchor="middle" fill="{fill.ink}">'
             f"{fill.letter}</text>"
         )
-        yield _square(fill.colour) + letter, fill.name
+        inside = hollow(0, SIZE * 100, SIZE) if kind == AGAIN else ""
+        yield _square(fill.colour) + inside + letter, fill.name
     if backward is not None:
         yield _pair(backward), PAIR
     if len(set(line.program.placement.ranks)) < line.program.num_stages:
@@ -48,6 +50,16 @@ def placed(entries: list[Item], width: int) -> Iterator[tuple[int, int, str, str
             x, row = 0, row + 1
         yield x, row, shapes, words
         x += wide + BETWEEN
+
+
+def hollow(x: int, wide: int, tall: int) -> str:
+    """The white inside of a recomputation's tile; x and width in hundredths of a pixel."""
+    rim, edge = min(300, wide // 4), min(3, tall // 4)
+    return (
+        f'<rect x="{num(x + rim)}" y="{edge}" width="{num(wide - 2 * rim)}"'
+        f' height="{tall - 2 * edge}"'
+        ' fill="#fff"/>'
+    )
 
 
 def _of_the_foot(line: Timeline) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracegen.ir import NO_MATE
-from tracegen.ui.picture import FILLS, fill_of
+from tracegen.ui.picture import AGAIN, FILLS, fill_of, look
 
 # A column's share of time is told in so many steps of its height, so that neighbours
 # with about the same share become one rectangle.
 STEPS = 12
+KINDS = (*FILLS, AGAIN)
 PX = 100
 
 
@@ -34,8 +35,8 @@ class Merged:
         """The row is `span` wide from `left` on, in hundredths of a pixel, for `whole_ns`."""
         self.left, self.span, self.whole, self.tall = left, span, whole_ns, tall
         self.column = column
-        self.boxes: dict[int, list[str]] = {kind: [] for kind in FILLS}
-        self.count = dict.fromkeys(FILLS, 0)
+        self.boxes: dict[int, list[str]] = {kind: [] for kind in KINDS}
+        self.count = dict.fromkeys(KINDS, 0)
         self.shares: dict[int, dict[int, int]] = {}
 
     def add(self, start: int, end: int, x0: int, x1: int, code: int, mate: int) -> None:
@@ -67,7 +68,7 @@ class Merged:
         for kind, boxes in self.boxes.items():
             if not boxes:
                 continue
-            fill = FILLS[kind]
+            fill = look(kind)
             yield (
                 f'<path fill="{fill.colour}"{style} d="{"".join(boxes)}">'
                 f"<title>{where}, {fill.name}: {self.count[kind]} {what}</title></path>\n"
@@ -88,18 +89,18 @@ class Merged:
     def _levels(self, share: dict[int, int]) -> tuple[int, ...]:
         """How far down each kind reaches, in STEPS of the row's height."""
         size, levels, total = self.column * self.whole, [], 0
-        for kind in FILLS:
+        for kind in KINDS:
             total += share.get(kind, 0)
             levels.append(min(STEPS, (total * self.span + size // 2) // size))
         if not levels[-1]:  # too little to see: show that there was something
-            at = list(FILLS).index(max(share, key=lambda kind: share[kind]))
+            at = KINDS.index(max(share, key=lambda kind: share[kind]))
             levels[at:] = [1] * (len(levels) - at)
         return tuple(levels)
 
     def _stacked(self, first: int, stop: int, levels: tuple[int, ...]) -> None:
         x, above = first * self.column, 0
         wide = min(stop * self.column, self.span) - x
-        for kind, level in zip(FILLS, levels, strict=False):
+        for kind, level in zip(KINDS, levels, strict=False):
             if level > above and wide > 0:
                 y, tall = above * self.tall * PX // STEPS, level * self.tall * PX // STEPS
                 self.boxes[kind].append(_box(self.left + x, y, wide, tall - y))

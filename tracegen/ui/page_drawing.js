@@ -80,7 +80,7 @@ function drawRank(rank) {
 // The tiles of a row in view: by themselves where there is a pixel for each, else as shares of
 // the pixels, stacked by kind.
 function drawRow(row, at, tall, drawOne) {
-  const shares = new Float32Array(5 * (Math.ceil(plot()) + 2));
+  const shares = new Float32Array(6 * (Math.ceil(plot()) + 2));
   let narrow = false;
   for (let i = firstAfter(row, view.from); i < row.count && row.start[i] < view.to; i++) {
     const x0 = Math.max(x(row.start[i]), left - 4), x1 = Math.min(x(row.end[i]), left + plot() + 4);
@@ -91,18 +91,18 @@ function drawRow(row, at, tall, drawOne) {
     narrow = true;
     const column = Math.floor(x0 - left), cut = Math.min(x1 - left, column + 1) - (x0 - left);
     for (const [kind, part] of drawOne.kinds(row, i)) {
-      if (column >= 0) shares[5 * column + kind] += cut * part;
-      if (column >= -1) shares[5 * (column + 1) + kind] += (x1 - x0 - cut) * part;
+      if (column >= 0) shares[6 * column + kind] += cut * part;
+      if (column >= -1) shares[6 * (column + 1) + kind] += (x1 - x0 - cut) * part;
     }
   }
   if (narrow) drawShares(shares, at, tall);
 }
 
 function drawShares(shares, at, tall) {
-  for (let column = 0; 5 * column < shares.length; column++) {
+  for (let column = 0; 6 * column < shares.length; column++) {
     let top = 0;
     for (const kind of ORDER) {
-      const share = Math.min(1, shares[5 * column + kind]) * tall;
+      const share = Math.min(1, shares[6 * column + kind]) * tall;
       if (!share) continue;
       pen.fillStyle = data.fills[kind][0];
       pen.fillRect(left + column, at + top, 1, share);
@@ -131,6 +131,11 @@ function drawCell(what, x0, x1, at, tall) {
   pen.fillStyle = fill;
   pen.fillRect(x0, at, x1 - x0, tall);
   if (x1 - x0 < NAMED) return;
+  if (kindOf(what) === 5) {
+    const rim = Math.min(3, (x1 - x0) / 4);
+    pen.fillStyle = "#fff";
+    pen.fillRect(x0 + rim, at + 3, x1 - x0 - 2 * rim, tall - 6);
+  }
   const foot = 0.3 * tall * data.index[stageOf(what)] / Math.max(2, data.v - 1);
   pen.fillStyle = "rgba(0, 0, 0, 0.5)";
   pen.fillRect(x0, at + tall - foot, x1 - x0, foot);

@@ -8,7 +8,7 @@ const pen = canvas.getContext("2d");
 
 const TALL = 28, STREAM = 14, CURVE = 18, GAP = 7, AXIS = 26, MARGIN = 8;
 const NAMED = 3;  // pixels from which a tile has an edge and may have a number
-const ORDER = [4, 0, 2, 3, 1];  // of a column's shares, from the top: the rest, F, I, W, B
+const ORDER = [4, 0, 2, 3, 5, 1];  // of a column's shares, from the top: the rest, F, I, W, R, B
 const FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif";
 const whole = Math.max(1, data.whole);
 const p = data.rows.length, stages = data.ranks.length;
@@ -17,12 +17,16 @@ const pitch = TALL + streams + (data.memory ? CURVE + 3 : 0) + GAP;
 const left = 58 + 7 * String(p - 1).length, right = data.memory ? 64 : 14;
 
 // What a number says: kind + 16 * (stage + stages * microbatch). Kinds from 4 on are no compute
-// and share a fill; those from 8 on are of a whole stage.
-const kindOf = (what) => Math.min(4, what % 16);
+// and share a fill; those from 8 on are of a whole stage, but 15: what an action recomputes first.
+const AGAIN = 15;
+const kindOf = (what) => what % 16 === AGAIN ? 5 : Math.min(4, what % 16);
 const stageOf = (what) => Math.floor(what / 16) % stages;
 const batchOf = (what) => Math.floor(what / (16 * stages));
-const labelOf = (what) => kindOf(what) < 4 ? String(batchOf(what)) : "";
-const nameOf = (what) => stageOf(what) + data.kinds[what % 16] + (what % 16 < 8 ? batchOf(what) : "");
+const hasBatch = (what) => what % 16 < 8 || what % 16 === AGAIN;
+const labelOf = (what) => kindOf(what) !== 4 ? String(batchOf(what)) : "";
+const nameOf = (what) => what % 16 === AGAIN
+  ? `recomputation of ${stageOf(what)}F${batchOf(what)}`
+  : stageOf(what) + data.kinds[what % 16] + (hasBatch(what) ? batchOf(what) : "");
 
 // Rows of [gap, duration, ...rest] become columns; a gap is counted from the end before.
 function columns(flat, size) {

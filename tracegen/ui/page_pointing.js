@@ -35,7 +35,7 @@ function words({ rank, row, i, stream, wanted }) {
   const halves = mate ? [what, mate - 1] : [what];
   for (const half of halves) {
     const kind = data.fills[kindOf(half)][2];
-    const batch = half % 16 < 8 ? `, microbatch ${batchOf(half)}` : "";
+    const batch = hasBatch(half) ? `, microbatch ${batchOf(half)}` : "";
     lines.push(`${kind}, stage ${stageOf(half)}${batch}`);
   }
   lines.push(`rank ${rank}, ${when}`);

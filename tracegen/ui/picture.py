@@ -30,6 +30,8 @@ class Fill:
 
 # What holds a rank beside compute has one fill and no number.
 OTHER = WEIGHT + 1
+# What a tile is whose action recomputes first: a kind of pictures alone, beside KINDS.
+AGAIN = 15
 
 # F, I, W, B in this order are each 15 or more L* darker than the one before, so they hold in
 # greyscale; yellow, blue, green and red are the terminal's colours too. A pair has no colour of
@@ -42,6 +44,8 @@ FILLS = {
     FULL: Fill("#8c2131", "#fff", "B", "backward"),
     OTHER: Fill("#ffffff", "#000", "", "message, gradient sum, optimizer"),
 }
+# Between the others in greyscale, it is told apart there by its form: a frame around white.
+RECOMPUTED = Fill("#c8649b", "#000", "R", "recomputation")
 PAIR = "overlapped pair"
 EDGE = "#16181d"
 
@@ -105,8 +109,13 @@ def clean(text: str) -> str:
 
 
 def fill_of(code: int) -> int:
-    """Which of FILLS an action has: its kind's, or that of what is no compute."""
-    return min(OTHER, code & KIND_MASK)
+    """Which of FILLS an action has: its kind's, or that of what is no compute; or AGAIN."""
+    return AGAIN if code & KIND_MASK == AGAIN else min(OTHER, code & KIND_MASK)
+
+
+def look(kind: int) -> Fill:
+    """The fill of what `fill_of` says."""
+    return RECOMPUTED if kind == AGAIN else FILLS[kind]
 
 
 def escape(text: str) -> str:
@@ -126,6 +135,8 @@ def sizes(line: Timeline) -> str:
 
 def action(code: int, mate: int) -> str:
     """The text form; of a pair, both halves of it."""
+    if code & KIND_MASK == AGAIN:
+        return f"recomputation of {decode(code - AGAIN + FORWARD)}"
     name = str(decode(code))
     return name if mate == NO_MATE else f"{name} + {decode(mate)}"
 
@@ -152,7 +163,9 @@ def kinds(line: Timeline) -> tuple[list[int], int | None]:
     present |= mates
     if any(line.held):
         present.add(OTHER)
-    return [kind for kind in FILLS if kind in present], next(iter(sorted(mates)), None)
+    if line.recomputed_ns is not None:
+        present.add(AGAIN)
+    return [kind for kind in (*FILLS, AGAIN) if kind in present], next(iter(sorted(mates)), None)
 
 
 def stage_index(line: Timeline) -> list[int]:
@@ -168,7 +181,10 @@ def stage_index(line: Timeline) -> list[int]:
 
 
 def tiles(line: Timeline, rank: int) -> Iterator[Tile]:
-    """A rank's tiles that last: its steps, and between them what else held it, without a step."""
+    """A rank's tiles that last: its steps, and between them what else held it, without a step.
+
+    What a step recomputes first is a tile of the step before its own.
+    """
     stream, base, free = line.program.ranks[rank], line.program.offsets[rank], 0
     held = line.held[rank] if line.held else []
     between = 0
@@ -178,6 +194,11 @@ def tiles(line: Timeline, rank: int) -> Iterator[Tile]:
             free, between = max(free, held[between].end_ns), between + 1
         start, end = line.start_ns[base + at], line.end_ns[base + at]
         waited, free = start - free, end
+        if line.recomputed_ns is not None and (until := line.recomputed_ns[base + at]) > start:
+            half = code if mate == NO_MATE else mate
+            again = half - (half & KIND_MASK) + AGAIN
+            yield base + at, start, until, again, NO_MATE, waited
+            start, waited = until, 0
         if end > start:
             yield base + at, start, end, code, mate, waited
     for one in held[between:]:

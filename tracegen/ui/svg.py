@@ -23,7 +23,7 @@ from tracegen.ir import MICROBATCH_SHIFT, NO_MATE, STAGE_MASK, STAGE_SHIFT
 from tracegen.timeline import Timeline
 from tracegen.ui import legend, picture
 from tracegen.ui.merged import Merged, num
-from tracegen.ui.picture import EDGE, FILLS, THEMES, Theme, escape, time_text
+from tracegen.ui.picture import AGAIN, EDGE, THEMES, Theme, escape, time_text
 
 PX = 100  # hundredths of a pixel
 FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -208,11 +208,14 @@ class _Drawing:
         )
 
     def _cell(self, x0: int, x1: int, y: int, tall: int, code: int) -> str:
-        fill = FILLS[picture.fill_of(code)]
+        kind = picture.fill_of(code)
+        fill = picture.look(kind)
         box = f'x="{num(x0)}" y="{y}" width="{num(x1 - x0)}"'
         shape = (
             f'<rect {box} height="{tall}" fill="{fill.colour}" stroke="{EDGE}" stroke-width=".6"/>'
         )
+        if kind == AGAIN:
+            shape += legend.hollow(x0, x1 - x0, tall)
         foot = self._foot(code, tall)
         if foot:
             box = f'x="{num(x0)}" y="{num(y * PX + tall * PX - foot)}" width="{num(x1 - x0)}"'

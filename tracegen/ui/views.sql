@@ -28,7 +28,7 @@ LEFT JOIN process ON process.upid = COALESCE(thread.upid, process_track.upid)
 LEFT JOIN track AS parent ON parent.id = t.parent_id
 GROUP BY t.id;
 
--- Every tile: one action of one rank. What else holds a rank (a SEND that blocks, a sum of gradients)
+-- Every tile: one action of one rank, or what it recomputes first (op RECOMPUTE). What else holds a rank (a SEND that blocks, a sum of gradients)
 -- is none, and not busy time. JSON's arguments are args.*, native protobuf's debug.*.
 CREATE OR REPLACE PERFETTO VIEW tracegen_tile AS
 SELECT
