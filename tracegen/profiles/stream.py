@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from tracegen.errors import FileError
+from tracegen.profiles import mending
 from tracegen.readers.warn import Warnings
 
 EXPECTED = 'expected a profile, {"traceEvents":[...]} or an array of events'
@@ -19,10 +20,15 @@ EXPECTED = 'expected a profile, {"traceEvents":[...]} or an array of events'
 BLOCK = 1 << 20
 # A value, or an event, that is longer than this many characters is taken for a broken file.
 LONGEST = 1 << 26
+SLIPS = (
+    "some of its texts are no JSON (backslashes or control characters as they are, figures such as "
+    "N/A); they are read as they are meant"
+)
 # How many events are parsed one by one where no end of one is found quickly.
 SINGLY = 2000
 
 _GZIP = b"\x1f\x8b"
+_COMMA = ", \t\r\n"
 _GAP = re.compile(r"[\s,]*")
 _COLON = re.compile(r"\s*:\s*")
 _BETWEEN = re.compile(r"\}\s*,\s*\{")
@@ -30,6 +36,10 @@ _GOES_ON = frozenset(("", ".", "e", "E", "+", "-"))
 # What is left of a number, a word or an escape where a text is cut off in it.
 _CUT = re.compile(r"[-+.\w]{0,9}|\\u?\w{0,3}")
 _DECODER = json.JSONDecoder()
+
+
+class NoJSON(FileError):
+    """What stands in the text is no JSON, and is not cut off either."""
 
 
 class Stream:
@@ -42,7 +52,7 @@ class Stream:
     def __init__(self, path: str | Path, warnings: Warnings) -> None:
         self.path, self.warnings = path, warnings
         self.about: dict[str, Any] = {}
-        self._text, self._at, self._ended = "", 0, False
+        self._text, self._at, self._ended, self._slips = "", 0, False, False
 
     def events(self) -> Iterator[list[Any]]:
         """Lists of events, in the order of the file.
@@ -104,11 +114,14 @@ class Stream:
             except RecursionError:
                 raise FileError(f"{self.path}: a value is nested too deeply") from None
             except ValueError as error:
-                if len(self._text) - self._at < LONGEST and self._more():
-                    continue
-                if self._ended and self._is_cut(error):
-                    return None, False
-                raise FileError(f"{self.path}: it is no JSON: {error}") from None
+                # More text mends what is cut off only; the texts that are tried are short.
+                room = len(self._text) - self._at
+                if room < 2 * BLOCK or (room < LONGEST and self._is_cut(error)):
+                    if self._more():
+                        continue
+                    if self._is_cut(error):
+                        return None, False
+                raise NoJSON(f"{self.path}: it is no JSON: {error}") from None
             # A number at the very end of what was read may go on, as 1 of 1.5 does.
             if self._text[after : after + 1] not in _GOES_ON or not self._more():
                 self._at = after
@@ -170,7 +183,11 @@ class Stream:
                 continue
             else:
                 singly = SINGLY
-            event, there = self._value()
+            try:
+                event, there = self._value()
+            except NoJSON as error:
+                yield self._mended_event(error)
+                continue
             if not there:
                 self._cut("its last event is not complete")
                 self._at = len(self._text)
@@ -190,15 +207,58 @@ class Stream:
                 return None
             start = self._text.rfind("}", self._at, cut)
             if start >= 0 and _BETWEEN.fullmatch(self._text, start, cut + 1):
-                try:
-                    events = json.loads(f"[{self._text[self._at : start + 1]}]")
-                except (ValueError, RecursionError):
-                    pass
-                else:
-                    self._at = cut
-                    return cast("list[Any]", events)
+                events, used = self._parsed(self._text[self._at : cut])
+                if used:
+                    self._at += used
+                    return events
             cut = self._text.rfind("{", self._at, cut)
         return None
+
+    def _parsed(self, text: str) -> tuple[list[Any], int]:
+        """Events of a text that ends where one may end, and how much of it they are; 0 if none."""
+        try:
+            return json.loads(f"[{text.rstrip(_COMMA)}]"), len(text)
+        except RecursionError:
+            return [], 0
+        except ValueError as error:
+            at = getattr(error, "pos", len(text))
+            # What is wrong at the end of a text, or of a string, is that it was cut there.
+            if at >= len(text.rstrip(_COMMA)) or "Unterminated string" in str(error):
+                return [], 0
+        return self._mended(text)
+
+    def _mended_event(self, error: NoJSON) -> list[Any]:
+        """The event that stands here and is no JSON, if it can be mended; goes to the next.
+
+        Raises:
+            NoJSON: if there is none.
+        """
+        seen = self._at
+        while (end := mending.BETWEEN_EVENTS.search(self._text, seen)) is None:
+            if len(self._text) - self._at >= LONGEST:
+                raise error
+            # The next event's beginning may be read in part only.
+            unread = max(0, len(self._text) - self._at - 100)
+            if not self._more():
+                raise error
+            seen = self._at + unread
+        events, used = self._mended(self._text[self._at : end.end()], one=True)
+        if not used:
+            raise error
+        self._at += used
+        return events
+
+    def _mended(self, text: str, *, one: bool = False) -> tuple[list[Any], int]:
+        found = mending.mended(text, one=one)
+        for lost in found.lost:
+            self.warnings.add(
+                "events that are no JSON",
+                f"{self.path}: an event is no JSON and is left out: {lost[:60]!r}",
+            )
+        if found.slips and not self._slips:
+            self.warnings.add("texts", f"{self.path}: {SLIPS}")
+        self._slips = self._slips or found.slips
+        return found.events, found.used
 
     def _cut(self, what: str) -> None:
         self.warnings.add("cuts", f"{self.path}: the file is cut off: {what}; the rest is read")
