@@ -21,7 +21,7 @@ from strategies import programs
 from test_schedules import SAME_ORDER
 
 import tracegen
-from tracegen import metrics
+from tracegen import deps, longest_path, metrics
 from tracegen.clock import Clock
 from tracegen.costs import Costs
 from tracegen.engine import replay, run
@@ -210,6 +210,26 @@ def test_the_engine_with_a_clock_gives_the_same(program: Program, data: st.DataO
     assert plain.start == clocked.start
     assert plain.end == clocked.end
     assert plain.blocker == clocked.blocker
+    if longest_path.applies(costs.times(program)):
+        assert longest_path.run(program, costs.times(program)) == plain
+
+
+@SETTINGS
+@given(programs(4, 3), st.booleans())
+def test_waits_found_by_result_are_those_of_every_step(program: Program, doubled: bool) -> None:
+    """The quick way of `deps.waits`, against the plain one; where two make the same, plain."""
+    if doubled:
+        rank = max(range(program.num_ranks), key=lambda rank: len(program.ranks[rank]))
+        codes, mates = program.ranks[rank].codes, program.ranks[rank].mates
+        streams = list(program.ranks)
+        streams[rank] = Stream(codes + codes[:1], mates + mates[:1])
+        program = program.with_ranks(streams)
+    made = deps.index(program)
+    plain = deps._waits_by_step(program, made)
+    assert made.unique is not doubled
+    assert deps.waits(program) == plain
+    if not doubled:
+        assert deps._waits_by_result(program, made) == plain
 
 
 @SETTINGS

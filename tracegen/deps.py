@@ -13,8 +13,18 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import repeat
+from operator import and_, lt
+from typing import Any
 
-from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, STAGE_MASK, STAGE_SHIFT, Program
+from tracegen.ir import (
+    ALL_BUT_MICROBATCH,
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    Program,
+)
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
@@ -32,11 +42,13 @@ class Index:
         forward: the step of F.
         gradient: the step of B or I, which makes the gradient for the previous stage.
         weight: the step of B or W, which makes the weight's gradient.
+        unique: whether no two steps make the same.
     """
 
     forward: array[int]
     gradient: array[int]
     weight: array[int]
+    unique: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +79,37 @@ def index(program: Program) -> Index:
         return known  # type: ignore[no-any-return]
     if program.num_steps > 1:
         return index(flat(program))
+    forward, full, of_input, of_weight = _steps_by_kind(program)
+    kinds = program.kinds
+    # Of steps that make the same the last counts, and it has the highest number.
+    gradient, weight = (
+        array("q", map(max, full, half)) if kinds[kind] else full
+        for kind, half in ((INPUT, of_input), (WEIGHT, of_weight))
+    )
+    makes = kinds[FORWARD] + 2 * kinds[FULL] + kinds[INPUT] + kinds[WEIGHT]
+    made = sum(len(steps) - steps.count(NOTHING) for steps in (forward, gradient, weight))
+    return program.memo.setdefault("index", Index(forward, gradient, weight, made == makes))  # type: ignore[no-any-return]
+
+
+def _steps_by_kind(program: Program) -> list[array[int]]:
+    """By kind (F, B, I, W) the steps, by stage and microbatch.
+
+    A loop over every action: what actions alike have in common is looked up once.
+    """
     M = program.num_microbatches
     empty = array("q", [NOTHING]) * (program.num_stages * M)
-    forward, gradient, weight = empty[:], empty[:], empty[:]
-    made_by = {FORWARD: (forward,), FULL: (gradient, weight), INPUT: (gradient,), WEIGHT: (weight,)}
-    for stream, step in zip(program.ranks, program.offsets, strict=False):
-        for at, code in stream.halves():
-            for made in made_by.get(code & KIND_MASK, ()):
-                made[(code >> STAGE_SHIFT & STAGE_MASK) * M + (code >> MICROBATCH_SHIFT)] = (
-                    step + at
-                )
-    return program.memo.setdefault("index", Index(forward, gradient, weight))  # type: ignore[no-any-return]
+    steps = [empty[:] for _ in range(WEIGHT + 1)]
+    slots: dict[int, tuple[Any, int]] = {}
+    elsewhere: dict[int, int] = {}  # what makes no result, or is no mate
+    for stream, base in zip(program.ranks, program.offsets, strict=False):
+        for column in (stream.codes, stream.mates) if stream.has_mates else (stream.codes,):
+            for key in set(map(and_, column, repeat(ALL_BUT_MICROBATCH))):
+                kind, stage = key & KIND_MASK, key >> STAGE_SHIFT & STAGE_MASK
+                slots[key] = (steps[kind], stage * M) if kind <= WEIGHT else (elsewhere, 0)
+            for step, code in enumerate(column, base):
+                made, first = slots[code & ALL_BUT_MICROBATCH]
+                made[first + (code >> MICROBATCH_SHIFT)] = step
+    return steps
 
 
 def neighbours(program: Program) -> tuple[list[int], list[int]]:
@@ -97,8 +129,48 @@ def waits(program: Program) -> Waits:
         return known  # type: ignore[no-any-return]
     if program.num_steps > 1:
         return waits(flat(program))
-    M, made = program.num_microbatches, index(program)
-    previous, following = neighbours(program)
+    made = index(program)
+    found = _waits_by_result(program, made) if made.unique else _waits_by_step(program, made)
+    return program.memo.setdefault("waits", found)  # type: ignore[no-any-return]
+
+
+def _waits_by_result(program: Program, made: Index) -> Waits:
+    """From where a result is made to where it is waited for: no action is looked at again.
+
+    A stage's microbatches stand in a row in the index, and so do those of the
+    next stage that wait for them. What is not there writes to a slot past the end.
+    """
+    M, (previous, following) = program.num_microbatches, neighbours(program)
+    nothing = array("q", [NOTHING]) * (len(program) + 1)
+    own, forward, backward = nothing[:], nothing[:], nothing[:]
+
+    def of(steps: array[int], stage: int) -> array[int]:
+        return steps[stage * M : (stage + 1) * M]
+
+    for stage in range(program.num_stages):
+        f, g, w = (of(steps, stage) for steps in (made.forward, made.gradient, made.weight))
+        _scatter(own, g, f)
+        if w != g:
+            _scatter(own, w, g)
+        if previous[stage] >= 0:
+            _scatter(forward, f, of(made.forward, previous[stage]))
+        if following[stage] >= 0:
+            _scatter(backward, g, of(made.gradient, following[stage]))
+    for column in (own, forward, backward):
+        column.pop()
+    return Waits(own, forward, backward)
+
+
+def _scatter(column: array[int], steps: array[int], sources: array[int]) -> None:
+    """Note the source of each step; of a step that makes it itself, nothing."""
+    for step, source in zip(steps, sources, strict=True):
+        if step != source:
+            column[step] = source
+
+
+def _waits_by_step(program: Program, made: Index) -> Waits:
+    """From each action to what it waits for: also where two make the same, and both wait."""
+    M, (previous, following) = program.num_microbatches, neighbours(program)
     nothing = array("q", [NOTHING]) * len(program)
     own, forward, backward = nothing[:], nothing[:], nothing[:]
     for stream, base in zip(program.ranks, program.offsets, strict=False):
@@ -115,7 +187,7 @@ def waits(program: Program) -> Waits:
                 own[base + at] = NOTHING if first == base + at else first
                 if following[stage] >= 0:
                     backward[base + at] = made.gradient[following[stage] * M + microbatch]
-    return program.memo.setdefault("waits", Waits(own, forward, backward))  # type: ignore[no-any-return]
+    return Waits(own, forward, backward)
 
 
 def blocked(program: Program) -> list[int] | None:
@@ -125,7 +197,9 @@ def blocked(program: Program) -> list[int] | None:
     A rank that is done has the number one past its last step.
     """
     needs = waits(program)
-    own, forward, backward = needs.own, needs.forward, needs.backward
+    forward, backward = needs.forward, needs.backward
+    # What a step needs of its own rank is done before it in an order that is any good.
+    in_order = all(map(lt, needs.own, range(len(program))))
     at, last = program.offsets[:-1], program.offsets[1:]
     done = bytearray(len(program) + 1)
     done[NOTHING] = 1  # the last byte: what waits for nothing is ready
@@ -135,17 +209,17 @@ def blocked(program: Program) -> list[int] | None:
         rank = agenda.pop()
         step, end = at[rank], last[rank]
         while step < end:
-            for wait in (forward[step], backward[step], own[step]):
-                if not done[wait]:
-                    asleep.setdefault(wait, []).append(rank)
-                    break
-            else:
-                done[step] = 1
-                agenda += asleep.pop(step, ())
-                step += 1
-                continue
-            break
+            if not done[wait := forward[step]] or not done[wait := backward[step]]:
+                break
+            if not in_order and not done[wait := needs.own[step]]:
+                break
+            done[step] = 1
+            if step in asleep:
+                agenda += asleep.pop(step)
+            step += 1
         at[rank] = step
+        if step < end:
+            asleep.setdefault(wait, []).append(rank)
     return None if at == last else at
 
 

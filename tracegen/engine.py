@@ -10,8 +10,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
-from tracegen import full_replay, kernel_line, kernel_work
+from tracegen import full_replay, kernel_line, kernel_work, longest_path
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
@@ -86,24 +87,19 @@ def until_it_hangs(program: Program, costs: Costs, mode: Mode) -> Timeline:
 
 def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
     """`replay` where ranks do nothing but one step's compute and transfers run beside it."""
-    work = lower(program, times)
-    done = run(work)
-    steps = len(program)
-    queued = _queued_spans(work, done)
-    blocker = done.blocker[:steps]
-    for step, job in enumerate(blocker):
-        if job >= steps:  # a transfer: what it carried
-            blocker[step] = work.wait_on[work.first_wait[job]]
-    line = Timeline(
-        program,
-        costs,
-        done.start[:steps],
-        done.end[:steps],
-        blocker,
-        [sum(work.duration[job] for job in jobs) for jobs in work.streams],
-        peaks(program, costs),
-        queued,
-    )
+    if longest_path.applies(times):
+        done, queued = longest_path.run(program, times), {}
+        start, end, blocker = done.start, done.end, done.blocker
+    else:
+        work, steps = lower(program, times), len(program)
+        done = run(work)
+        queued = _queued_spans(work, done)
+        start, end, blocker = done.start[:steps], done.end[:steps], done.blocker[:steps]
+        for step, job in enumerate(blocker):
+            if job >= steps:  # a transfer: what it carried
+                blocker[step] = work.wait_on[work.first_wait[job]]
+    busy = [sum(end[a:b]) - sum(start[a:b]) for a, b in pairwise(program.offsets)]
+    line = Timeline(program, costs, start, end, blocker, busy, peaks(program, costs), queued)
     return marked(line, times)
 
 

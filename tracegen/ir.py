@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import and_
 from typing import Any, overload
 
 from tracegen.errors import ScheduleError
@@ -210,9 +212,12 @@ class Stream(Sequence[Step]):
 
     def halves(self) -> Iterator[tuple[int, int]]:
         """(position, code) of every action, both halves of a pair at one position."""
-        if self.mates.count(NO_MATE) == len(self.mates):
-            return enumerate(self.codes)
-        return self._halves()
+        return self._halves() if self.has_mates else enumerate(self.codes)
+
+    @property
+    def has_mates(self) -> bool:
+        """Whether any step is a pair or an exchange."""
+        return self.mates.count(NO_MATE) < len(self.mates)
 
     def _halves(self) -> Iterator[tuple[int, int]]:
         for at, (code, mate) in enumerate(zip(self.codes, self.mates, strict=True)):
@@ -357,19 +362,23 @@ class Program:
         return bisect_right(self.offsets, step) - 1
 
     @cached_property
+    def kinds(self) -> Counter[int]:
+        """How many actions there are of each kind, both halves of a pair counted."""
+        found: Counter[int] = Counter()
+        for stream in self.ranks:
+            for column in (stream.codes, stream.mates) if stream.has_mates else (stream.codes,):
+                found.update(map(and_, column, repeat(KIND_MASK)))
+        del found[NO_MATE & KIND_MASK]
+        return found
+
+    @property
     def forward_only(self) -> bool:
         """Whether no rank does any backward: evaluation, or pipelined inference."""
-        backward = {B, I, W}
-        return not any(
-            code & KIND_MASK in backward
-            for stream in self.ranks
-            for column in (stream.codes, stream.mates)
-            for code in column
-        )
+        return not any(self.kinds[kind] for kind in (B, I, W))
 
-    @cached_property
+    @property
     def has_communication(self) -> bool:
-        return any(code & KIND_MASK > W for stream in self.ranks for code in stream.codes)
+        return any(kind > W for kind in self.kinds)
 
     def with_ranks(self, ranks: Iterable[Stream]) -> Program:
         """The same program with other steps."""
@@ -387,6 +396,5 @@ class Program:
 
 def _compute_only(stream: Stream) -> Stream:
     kept = [at for at, code in enumerate(stream.codes) if code & KIND_MASK <= W]
-    return Stream(
-        array("q", [stream.codes[at] for at in kept]), array("q", [stream.mates[at] for at in kept])
-    )
+    codes, mates = (array("q", [of[at] for at in kept]) for of in (stream.codes, stream.mates))
+    return Stream(codes, mates)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import and_
 
 from tracegen.costs import Costs
 from tracegen.errors import CostError
@@ -21,7 +22,6 @@ from tracegen.ir import (
     STAGE_MASK,
     STAGE_SHIFT,
     Program,
-    Stream,
     decode,
 )
 from tracegen.ir import B as FULL
@@ -92,15 +92,17 @@ def peaks(program: Program, costs: Costs) -> dict[str, list[float]]:
     """
     size = costs.activations(program.num_stages)
     ledgers = {at: _changes(size, [0.0] * len(size), kept) for at, kept in _kept(costs).items()}
-    return {
-        at: [as_number(_peak(stream, change, program.forward_only)) for stream in program.ranks]
-        for at, change in ledgers.items()
-    }
+    found: dict[str, list[float]] = {at: [] for at in ledgers}
+    for stream in program.ranks:
+        codes = [code for _, code in stream.halves()] if stream.has_mates else stream.codes
+        alike = list(map(and_, codes, repeat(ALL_BUT_MICROBATCH)))
+        for at, change in ledgers.items():
+            found[at].append(as_number(_peak(alike, change, program.forward_only)))
+    return found
 
 
-def _peak(stream: Stream, change: dict[int, list[float]], forward_only: bool) -> float:
+def _peak(alike: list[int], change: dict[int, list[float]], forward_only: bool) -> float:
     """The most of `_holding`, without its positions: alike actions are looked up once."""
-    alike = [code & ALL_BUT_MICROBATCH for _, code in stream.halves()]
     by = {key: change[key & KIND_MASK][key >> STAGE_SHIFT & STAGE_MASK] for key in set(alike)}
     if forward_only:
         return max(by.values(), default=0.0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from tracegen.cost_checks import TIMES, Table
@@ -163,17 +165,14 @@ class Times:
         """The ns of every step of a rank. What steps alike have in common is looked up once."""
         if self.single or self.single_pair or self.jitter is not None:
             return array("q", map(self.duration, stream.codes, stream.mates))
-        alike = [
-            code & ALL_BUT_MICROBATCH
-            if mate == NO_MATE
-            else code & ALL_BUT_MICROBATCH | (mate & ALL_BUT_MICROBATCH) + 1 << MICROBATCH_SHIFT
-            for code, mate in zip(stream.codes, stream.mates, strict=True)
-        ]
-        known = {
-            key: self.duration(key & ALL_BUT_MICROBATCH, (key >> MICROBATCH_SHIFT) - 1)
-            for key in set(alike)
-        }
-        return array("q", map(known.__getitem__, alike))
+        alike: Iterable[Any] = map(and_, stream.codes, repeat(ALL_BUT_MICROBATCH))
+        if not stream.has_mates:
+            keys = list(alike)
+            return array("q", map({key: self.duration(key) for key in set(keys)}.__getitem__, keys))
+        mates = (mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH for mate in stream.mates)
+        pairs = list(zip(alike, mates, strict=True))
+        known = {pair: self.duration(*pair) for pair in set(pairs)}
+        return array("q", map(known.__getitem__, pairs))
 
     def in_step(self, code: int) -> int:
         """The code with its microbatch numbered within its step."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import lt, rshift
 
-from tracegen.deps import NOTHING, Index, blocked, cycle, index, waits
+from tracegen.deps import NOTHING, blocked, cycle, index, waits
 from tracegen.errors import DeadlockError, ProgramError
 from tracegen.ir import (
     KIND_MASK,
@@ -63,6 +63,8 @@ def where(program: Program, step: int) -> str:
 
 def _no_pairs(program: Program) -> Iterator[str]:
     for rank, stream in enumerate(program.ranks):
+        if not stream.has_mates:
+            continue
         for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
             if mate != NO_MATE and (
                 code & KIND_MASK != FORWARD or mate & KIND_MASK not in (FULL, INPUT)
@@ -76,16 +78,18 @@ def _misplaced(program: Program) -> Iterator[str]:
     batch = [placement.microbatches_of(chain_of[s], M) for s in range(placement.num_stages)]
     for rank, stream in enumerate(program.ranks):
         # Codes that differ in the kind alone are right or wrong together.
-        places = {code >> STAGE_SHIFT for _, code in stream.halves()}
-        wrong = {
-            place
-            for place in places
-            if (stage := place & STAGE_MASK) >= len(owner)
-            or owner[stage] != rank
-            or place >> MICROBATCH_SHIFT - STAGE_SHIFT not in batch[stage]
-        }
-        if wrong:
-            yield from _misplaced_on(rank, stream, wrong, owner, batch)
+        places = set(map(rshift, stream.codes, repeat(STAGE_SHIFT)))
+        if stream.has_mates:
+            places.update(map(rshift, stream.mates, repeat(STAGE_SHIFT)))
+            places.discard(NO_MATE)
+        for stage in placement.stages_of(rank):
+            first, last = (
+                encode(stage, 0, mb) >> STAGE_SHIFT
+                for mb in (batch[stage].start, batch[stage].stop)
+            )
+            places.difference_update(range(first, last, encode(0, 0, 1) >> STAGE_SHIFT))
+        if places:
+            yield from _misplaced_on(rank, stream, places, owner, batch)
 
 
 def _misplaced_on(
@@ -109,16 +113,7 @@ def _misplaced_on(
 
 def _duplicates(program: Program) -> Iterator[str]:
     """Steps that make a result which another makes already: the same again, or B beside I or W."""
-    made = index(program)
-    slots = len(made.forward)
-    distinct = [slots - made_by.count(NOTHING) for made_by in _results(made)]
-    kinds = Counter(code & KIND_MASK for stream in program.ranks for _, code in stream.halves())
-    counts = [
-        kinds[FORWARD],
-        kinds[FULL] + kinds[INPUT],
-        kinds[FULL] + kinds[WEIGHT],
-    ]
-    if counts == distinct:
+    if index(program).unique:
         return
     for rank, stream in enumerate(program.ranks):
         first: dict[tuple[int, int], tuple[int, int]] = {}
@@ -138,16 +133,18 @@ def _duplicates(program: Program) -> Iterator[str]:
 _MAKES = {FORWARD: (0,), FULL: (1, 2), INPUT: (1,), WEIGHT: (2,)}
 
 
-def _results(made: Index) -> tuple[array[int], array[int], array[int]]:
-    return made.forward, made.gradient, made.weight
-
-
 def _missing(program: Program) -> Iterator[str]:
     made, placement, M = index(program), program.placement, program.num_microbatches
     forward_only = program.forward_only
     for number, chain in enumerate(placement.chains):
         batch = placement.microbatches_of(number, M)
         for stage in chain:
+            row = slice(stage * M + batch.start, stage * M + batch.stop)
+            columns = (
+                (made.forward,) if forward_only else (made.forward, made.gradient, made.weight)
+            )
+            if not any(column[row].count(NOTHING) for column in columns):
+                continue
             for microbatch in batch:
                 at = stage * M + microbatch
                 f, g, w = made.forward[at], made.gradient[at], made.weight[at]
@@ -179,6 +176,8 @@ def _missing_one(
 
 def _out_of_order(program: Program) -> Iterator[str]:
     own = waits(program).own
+    if all(map(lt, own, range(len(program)))):
+        return
     for rank, stream in enumerate(program.ranks):
         base = program.offsets[rank]
         for at in range(len(stream)):
