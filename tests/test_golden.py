@@ -178,7 +178,7 @@ def scratch(tmp_path: Path) -> Path:
     return repository
 
 
-def shell(folder: Path, command: str) -> tuple[int, str]:
+def shell(folder: Path, command: str, **more: str) -> tuple[int, str]:
     """Run a command line as a CI step does, with this tracegen first on the path."""
     bin_ = Path(sys.executable).parent
     environment = {
@@ -190,6 +190,7 @@ def shell(folder: Path, command: str) -> tuple[int, str]:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **{f"GIT_{who}_{what}": "test@example.org" for who in ("AUTHOR", "COMMITTER")
            for what in ("NAME", "EMAIL")},
+        **more,
     }  # fmt: skip
     done = subprocess.run(
         ["bash", "-e", "-c", command],
@@ -226,20 +227,35 @@ def workflow_steps(repository: Path) -> list[str]:
 
 
 def test_the_workflow_passes_until_the_schedule_is_changed(scratch: Path) -> None:
-    steps = workflow_steps(scratch)
-    assert len(steps) == 3
-    for step in steps:
+    _install, check, tests = workflow_steps(scratch)
+    for step in (check, tests):
         code, out = shell(scratch, step)
         assert code == 0, out
     change(scratch)
-    (install, check, tests) = steps
-    assert shell(scratch, install)[0] == 0
     code, out = shell(scratch, check)
     assert code == 1
     assert "::error file=golden/mine-p4-m8.json.gz,title=tracegen diff::" in out
     code, out = shell(scratch, tests)
     assert code == 1
     assert "2 failed" in out
+
+
+def test_the_workflow_installs_from_where_it_says(scratch: Path, tmp_path: Path) -> None:
+    """With the placeholder replaced by a checkout; pip says what it would install."""
+    checkout = tmp_path / "tracegen"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for name in ("tracegen", "schedules"):
+        shutil.copytree(ROOT / name, checkout / name)
+    install, *_ = workflow_steps(scratch)
+    # pip's word for "no isolation" in the environment is a 0: the network is not there to ask.
+    how = {"PIP_DRY_RUN": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    code, out = shell(scratch, install, TRACEGEN=checkout.as_uri(), **how)
+    assert code == 0, out
+    assert "Would install tracegen-pp-" in out
+    text = (scratch / ".github" / "workflows" / "golden-traces.yml").read_text()
+    assert re.search(r"^  TRACEGEN: git\+https://HOST/OWNER/tracegen@COMMIT$", text, re.MULTILINE)
 
 
 def test_the_git_hook_refuses_a_commit_that_changes_the_schedule(scratch: Path) -> None:
