@@ -87,7 +87,9 @@ def compare(schedule: str, p: int, m: int, timeout_s: float, folder: Path) -> li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--torch", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--schedules", default=",".join(CLASSES))

@@ -32,7 +32,9 @@ def floor(trace: str, target: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--floor", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--schedule", default="dualpipev")
     parser.add_argument("--ranks", type=int, default=64)

@@ -14,7 +14,9 @@ from measure import medians, table, tiles, tracegen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--schedule", default="dualpipev")
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()

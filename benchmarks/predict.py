@@ -1,6 +1,6 @@
 """Prediction, not restatement: calibrate on one schedule, predict others, execute those, compare.
 
-    python benchmarks/predict.py                      # p = 2, one thread a rank: a quarter of an hour
+    python benchmarks/predict.py              # p = 2, one thread a rank: a quarter of an hour
     python benchmarks/predict.py --ranks 4 --hidden 256
 
 The costs come from executing one schedule at one m: what each op of each stage
@@ -36,7 +36,7 @@ CASES = (
 )
 
 
-@click.command()
+@click.command(help=f"\b\n{__doc__}".replace("\n\n", "\n\n\b\n"))
 @click.option("--ranks", "p", default=2, help="Not more than there are idle cores.")
 @click.option("--layers", default=8)
 @click.option("--hidden", default=192)
@@ -47,7 +47,6 @@ CASES = (
 @click.option("--rounds", default=3, help="Of calibrating and executing.")
 @click.option("--only", help="One of the calibrated schedules.")
 def main(p: int, only: str | None, rounds: int, **sizes: Any) -> None:
-    """Print the table."""
     options = Options(warmup_steps=2, check=False, **sizes)
     click.echo(f"p = {p}, {os.cpu_count()} cores, {options}", err=True)
     click.echo("| calibrated on | predicted | measured | its rounds | replay | error |")

@@ -129,7 +129,9 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ranks", nargs="*", type=int, default=[])
     parser.add_argument("--placement", action="append")
     parser.add_argument("--solver", action="store_true")

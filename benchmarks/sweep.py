@@ -5,6 +5,7 @@
 Run it on an idle machine; it is no test, and no figure of it is compared.
 """
 
+import argparse
 import sys
 import time
 
@@ -23,6 +24,9 @@ GRIDS = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     names = schedules(None)
     for title, text in GRIDS.items():
         grid = points(names, list(axes([f"p=16 {text}"])), Size("", 16, 64))

@@ -17,7 +17,9 @@ from measure import TRACEGEN, run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, default=256)
     parser.add_argument("--microbatches", type=int, default=9728)
     asked = parser.parse_args()

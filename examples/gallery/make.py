@@ -1,13 +1,15 @@
-"""Makes what the gallery shows again: python examples/gallery/make.py [--traces] [FOLDER].
+"""Makes what the gallery shows again.
+
+    python examples/gallery/make.py [--traces] [FOLDER]
 
 The commands are those of README.md beside this file: `tracegen show` makes the
 pictures, `tracegen run` the traces.
 """
 
+import argparse
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 from tracegen.cli import main
@@ -34,5 +36,12 @@ def make(folder: Path, traces: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    rest = [argument for argument in sys.argv[1:] if argument != "--traces"]
-    make(Path(rest[0]) if rest else HERE, traces="--traces" in sys.argv)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", action="store_true", help="the traces, not the pictures")
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE, help="an existing one")
+    asked = parser.parse_args()
+    if not asked.folder.is_dir():
+        parser.error(f"no such folder: {asked.folder}")
+    make(asked.folder, asked.traces)

@@ -1,5 +1,9 @@
-"""The kernels of one DeepSeek-V3 layer from its sizes, with the arithmetic."""
+"""The kernels of one DeepSeek-V3 layer from its sizes, with the arithmetic.
 
+Run it as `python examples/moe/model.py`; the sizes are in the file.
+"""
+
+import argparse
 import sys
 
 from tracegen.moe_model import Model
@@ -16,5 +20,14 @@ MODEL = Model(
     tflops=350,
 )
 
-for cost, arithmetic, us in MODEL.table():
-    sys.stdout.write(f"{cost:<11} {us:7.1f} us = {arithmetic}\n")
+
+def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    for cost, arithmetic, us in MODEL.table():
+        sys.stdout.write(f"{cost:<11} {us:7.1f} us = {arithmetic}\n")
+
+
+if __name__ == "__main__":
+    main()

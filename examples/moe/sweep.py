@@ -3,6 +3,7 @@
 Run it as `python examples/moe/sweep.py [hides] [times] [plain] [longer] [share] [weights]`.
 """
 
+import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -95,7 +96,14 @@ TABLES = {
 
 
 def main() -> None:
-    for name in sys.argv[1:] or TABLES:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all unless named")
+    asked = parser.parse_args().tables
+    if unknown := [name for name in asked if name not in TABLES]:
+        parser.error(f"no table {unknown[0]!r}; there are {', '.join(TABLES)}")
+    for name in asked or TABLES:
         head, *rows = TABLES[name]()
         sys.stdout.write(f"{TABLES[name].__doc__}\n\n")
         for row in [head, ["---"] * len(head), *rows]:
