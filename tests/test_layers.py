@@ -17,7 +17,7 @@ PACKAGE, SCHEDULES = ROOT / "tracegen", ROOT / "schedules"
 ORDER = """
     errors files
     ir found shape mode repeat deps                      what ranks do, and what waits for what
-    order schedule registry torch_csv passes compiler    where programs come from
+    order numbering schedule registry torch_csv passes compiler   where programs come from
     moe_model moe jitter cost_checks times costs         how long it takes
     kernels tail held work clock longest_path sharing    jobs on streams
     kernel_work kernel_line dynamic full_work deadlock full_line

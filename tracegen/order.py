@@ -6,8 +6,6 @@ which microbatch: as in the papers' figures, that is a matter of counting.
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,16 +13,10 @@ from itertools import chain, pairwise
 
 from tracegen.errors import BrokenSchedule, ScheduleError
 from tracegen.ir import (
-    MICROBATCH_SHIFT,
-    NO_MATE,
-    NUMBER,
     Action,
     Kind,
     Placement,
-    Stream,
-    encode,
 )
-from tracegen.ir import W as WEIGHT
 
 
 class Cell:
@@ -238,9 +230,6 @@ def require(condition: bool, rule: str) -> None:
 # What one rank does, in order. An Action is for schedules that skip the counting.
 Order = Sequence[Cell | Action]
 
-# Gives the code of a cell's next action, NO_MATE past the last microbatch.
-Maker = Callable[[], int]
-
 # Number of ranks, stages per rank -> where the stages are.
 Place = Callable[[int, int], Placement]
 
@@ -306,93 +295,3 @@ class Pipe:
             Stage(s, placement.microbatches_of(chain_of[s], self.num_microbatches))
             for s in placement.stages_of(rank)
         ]
-
-
-def number(order: Order) -> Stream:
-    """Give each slot its microbatch: the n-th forward of a stage is its n-th microbatch.
-
-    Backwards (B and I together) count the same way; a W takes the oldest I of
-    its stage that has none yet. Slots past a stage's last microbatch are left
-    out, so a short batch runs the order of a longer one.
-
-    Raises:
-        BrokenSchedule: if a W stands where no I is owed one, or something else is no cell.
-    """
-    return _Numbering().stream(order)
-
-
-class _Numbering:
-    """The counters of one rank: turns each distinct cell into calls that give its next code.
-
-    Kept apart from the loop over the order, which so has one call a slot: a
-    rank of a long run has hundreds of thousands of slots and a dozen distinct ones.
-    """
-
-    def __init__(self) -> None:
-        self.next_of: dict[tuple[int, str], int] = {}
-        # An owed weight gradient waits in two queues: [stage, microbatch], emptied once paid.
-        self.owed: deque[list[int]] = deque()
-        self.owed_of: dict[int, deque[list[int]]] = {}
-
-    def stream(self, order: Order) -> Stream:
-        makers = {cell: self.makers(cell) for cell in set(order)}
-        codes, mates = array("q"), array("q")
-        for make, make_mate in map(makers.__getitem__, order):
-            code = make()
-            mate = NO_MATE if make_mate is None else make_mate()
-            if code == NO_MATE:  # past the last microbatch
-                code, mate = mate, NO_MATE
-                if code == NO_MATE:
-                    continue
-            codes.append(code)
-            mates.append(mate)
-        return Stream(codes, mates)
-
-    def makers(self, cell: Cell | Action) -> tuple[Maker, Maker | None]:
-        match cell:
-            case Action():
-                return (lambda: cell.code), None
-            case OldestW():
-                return (lambda: self.pay(self.owed)), None
-            case Slot():
-                return self.maker(cell), None
-            case OverlapSlot():
-                return self.maker(cell.forward), self.maker(cell.backward)
-        raise BrokenSchedule(f"{cell!r} is no cell; use slots such as stage.F, pairs or Actions")
-
-    def maker(self, slot: Slot) -> Maker:
-        stage, batch = slot.stage.index, slot.stage.microbatches
-        if slot.kind is Kind.BACKWARD_WEIGHT:
-            return lambda: self.pay(self.owed_of.get(stage, deque()), stage)
-        counter = (stage, "backward" if slot.kind.starts_backward else "forward")
-        next_of, base = self.next_of, encode(stage, NUMBER[slot.kind], 0)
-        next_of.setdefault(counter, batch.start)
-        owe = self.owe if slot.kind is Kind.BACKWARD_INPUT else None
-
-        def make() -> int:
-            microbatch = next_of[counter]
-            next_of[counter] = microbatch + 1
-            if microbatch >= batch.stop:
-                microbatch = NO_MATE
-            if owe is not None:
-                owe(stage, microbatch)
-            return NO_MATE if microbatch == NO_MATE else base | microbatch << MICROBATCH_SHIFT
-
-        return make
-
-    def owe(self, stage: int, microbatch: int) -> None:
-        debt = [stage, microbatch]
-        self.owed.append(debt)
-        self.owed_of.setdefault(stage, deque()).append(debt)
-
-    def pay(self, queue: deque[list[int]], stage: int | None = None) -> int:
-        while queue:
-            debt = queue.popleft()
-            if debt:
-                of, microbatch = debt
-                debt.clear()
-                return NO_MATE if microbatch == NO_MATE else encode(of, WEIGHT, microbatch)
-        raise BrokenSchedule(
-            f"a W{'' if stage is None else f' of stage {stage}'} stands where no I is owed one; "
-            "put it after an I"
-        )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tracegen.errors import BrokenSchedule, ScheduleError
 from tracegen.ir import MAX_STAGES, Placement, Stream
-from tracegen.order import Order, Pipe, Place, loop, number
+from tracegen.numbering import number
+from tracegen.order import Order, Pipe, Place, loop
 
 # The largest size for which a refusal looks for sizes nearby that would do.
 NEARBY = 64
