@@ -487,6 +487,45 @@ def test_ticks_are_round_and_few(most: float, count: int) -> None:
     assert str(float(f"{float(step):e}")).lstrip("0.")[0] in "125"
 
 
+@given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e3), st.integers(5, 12))
+def test_ticks_begin_just_below_the_least(least: float, share: float, count: int) -> None:
+    most = least * (1 + share)
+    found = plot.ticks(most, count, least)
+    step = found[1] - found[0]
+    assert found[0] - step / 1000 <= least <= found[0] + 1.001 * step
+    assert found[-1] - step / 1000 <= most <= found[-1] + 1.001 * step
+    assert len(found) <= count + 1
+
+
+def labels(picture: str, anchor: str) -> list[str]:
+    return re.findall(rf'text-anchor="{anchor}">([^<]+)</text>', picture)
+
+
+@pytest.mark.parametrize(
+    ("values", "up"),
+    [
+        # Between 98 and 104 an axis from 0 would squeeze all into a sixteenth of the height.
+        ([98, 100, 104], ["97", "98", "99", "100", "101", "102", "103", "104"]),
+        ([3, 3.2, 4.25], ["2.8", "3.0", "3.2", "3.4", "3.6", "3.8", "4.0", "4.2"]),
+        # From 0 where that costs little, and where there is but one value.
+        ([2, 10, 16], ["0", "2", "4", "6", "8", "10", "12", "14", "16"]),
+        ([5, 5], ["0", "1", "2", "3", "4", "5"]),
+    ],
+)
+def test_axes_begin_near_what_they_show(values: list[float], up: list[str], tmp_path: Path) -> None:
+    series = [plot.Series("a", [(at, y) for at, y in enumerate(values)], line=False)]
+    plot.write(plot.Plot("", "x", "y", series, from_zero=False), tmp_path / "x.svg")
+    assert labels((tmp_path / "x.svg").read_text(), "end") == up
+
+
+def test_shares_below_a_percent_have_digits_enough(tmp_path: Path) -> None:
+    series = [plot.Series("a", [(1, 0.004), (2, 0.029)])]
+    plot.write(plot.Plot("", "x", "y", series, percent=True), tmp_path / "x.svg")
+    assert labels((tmp_path / "x.svg").read_text(), "end") == [
+        "0.0%", "0.5%", "1.0%", "1.5%", "2.0%", "2.5%", "3.0%"
+    ]  # fmt: skip
+
+
 # Advice
 
 

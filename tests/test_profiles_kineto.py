@@ -192,17 +192,6 @@ def test_ranges_inside_strings_and_long_headers_are_no_trap(tmp_path: Path) -> N
     assert_times(read([path]), line, 1000)
 
 
-def test_merged_files_are_refused(tmp_path: Path) -> None:
-    line = run("interleaved-1f1b", 2, 4)
-    both = [{**e, "pid": rank} for rank in range(2) for e in kineto(line, rank, comm=False)]
-    with pytest.raises(FileError) as refused:
-        read([write(tmp_path / "m.json", both)])
-    assert str(refused.value) == (
-        f"{tmp_path}/m.json: the ranges of its actions are of 2 processes (0, 1); give the files "
-        "of the ranks as they were before they were merged"
-    )
-
-
 def test_a_profile_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "tid": 1, "pid": 1}
@@ -293,7 +282,7 @@ def test_a_range_is_no_tile(tmp_path: Path) -> None:
         made._x("cpu_op", "aten::tanh", 1, 90_100, 95_000),
         made._x("cpu_op", "c10d::send", 1, 95_100, 99_000),
     ]
-    found = reader.read(write(tmp_path / "r.json", events), Warnings())
+    (found,) = reader.read(write(tmp_path / "r.json", events), Warnings())
     line = read([tmp_path / "r.json"])
     assert (len(found.windows), len(found.receives)) == (1, 1)
     assert line.busy_ns == [14_900_000]
@@ -370,3 +359,67 @@ def test_an_inferred_run_that_lacks_a_backward_is_refused(tmp_path: Path) -> Non
     kept = [e for e in unmarked(line, 1) if e.get("name", "").startswith("autograd")][:2]
     with pytest.raises(FileError, match="its operators show 3 forwards and 1 backwards"):
         read([write(tmp_path / "rank1.json", events + kept)])
+
+
+def labelled(labels: list[str]) -> list[Event]:
+    """What a trace begins with that calls its processes so."""
+    return [
+        {"ph": "M", "name": name, "pid": at, "tid": 0, "ts": 0, "args": {key: value}}
+        for at, label in enumerate(labels)
+        for name, key, value in (
+            ("process_name", "name", "python"),
+            ("process_labels", "labels", label),
+        )
+    ]
+
+
+def test_a_trace_of_another_tool_with_labels_is_no_profile_of_torch(tmp_path: Path) -> None:
+    """Chrome's own traces label their processes too, and so do simulators."""
+    tiles = [
+        {"ph": "X", "name": f"{rank}{op}{mb}", "pid": rank, "tid": 1, "ts": ts, "dur": 9}
+        for rank, op, mb, ts in ((0, "F", 0, 0), (1, "F", 0, 10), (1, "B", 0, 20), (0, "B", 0, 30))
+    ]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": labelled(["a page", "another"]) + tiles}))
+    found = tracegen.read(path)
+    assert [list(map(str, rank)) for rank in found.program.ranks] == [
+        ["0F0", "0B0"],
+        ["1F0", "1B0"],
+    ]
+    line = run("gpipe", 1, 2)
+    events = [e for e in kineto(line, 0, comm=False) if e["cat"] != "cpu_op"]
+    path.write_text(json.dumps(labelled(["CPU", "GPU 0"]) + events))
+    assert_times(tracegen.read(path), line, 1000)
+
+
+def test_times_in_whole_microseconds_are_said(tmp_path: Path) -> None:
+    """As torch wrote them until 2.3: integers since 1970."""
+    line = run("gpipe", 1, 3)
+    events = [
+        {**e, **{key: round(e[key]) for key in ("ts", "dur") if key in e}}
+        for e in kineto(line, 0, comm=False, base=1_666_149_715_033_200.0)
+    ]
+    found = read([write(tmp_path / "r.json", events)])
+    assert_times(found, line, 2000)
+    assert found.found.warnings == [f"{tmp_path}/r.json: its times are whole microseconds"]
+
+
+@pytest.mark.parametrize("huge", [2**64 - 1, -(2**63), 2**63])
+def test_ids_of_64_bits_are_read(huge: int, tmp_path: Path) -> None:
+    line = run("gpipe", 1, 2)
+    events = kineto(line, 0, comm=False)
+    for event in events:
+        if event.get("args", {}).get("correlation") == 1:
+            event["args"]["correlation"] = huge
+    found = read([write(tmp_path / "r.json", events)])
+    assert_times(found, line, 1000)
+    assert found.found.warnings == []
+
+
+def test_a_list_of_ranks_that_was_shortened_says_no_pipeline(tmp_path: Path) -> None:
+    line = run("interleaved-1f1b", 2, 4)
+    for rank in range(2):
+        about = info(rank, 2, {"mesh_pp": []})
+        about["distributedInfo"]["pg_config"][0]["ranks"] = "[0, 4, 8, ...]"
+        write(tmp_path / f"rank{rank}.json", kineto(line, rank), **about)
+    assert_times(read([tmp_path]), line, 1000)

@@ -14,7 +14,7 @@ CODE = """
 import sys
 from tracegen.profiles import kineto
 from tracegen.readers.warn import Warnings
-found = kineto.read(sys.argv[1], Warnings())
+(found,) = kineto.read(sys.argv[1], Warnings())
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(status["VmHWM"].split()[0], len(found.windows), len(found.kernels.start))
 """

@@ -53,6 +53,7 @@ def frontier(rows: Sequence[Row], axes: Sequence[str], in_bytes: bool) -> Plot:
         "makespan / m, ms" if each else "makespan, ms",
         series,
         steps=unbeaten(every),
+        from_zero=False,
     )
 
 

@@ -93,7 +93,8 @@ def _format(path: Path) -> str:
         return NSYS
     if megatron.KEY.search(text) and "traceEvents" not in text:
         return MEGATRON
-    return KINETO if any(mark in text for mark in kineto.MARKS) else CHROME
+    own = any(mark in text for mark in kineto.MARKS) or kineto.LABELS.search(text)
+    return KINETO if own else CHROME
 
 
 def _natural(path: Path) -> tuple[list[tuple[int, str]], str]:

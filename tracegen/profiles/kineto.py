@@ -13,9 +13,7 @@ and `Backward 0`; its 1F1B marks nothing, which is for inferred.py.
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,22 @@ from tracegen.errors import FileError, ScheduleError
 from tracegen.ir import MAX_MICROBATCHES, NO_MATE, Action, encode, parse
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
-from tracegen.profiles.inferred import Unmarked, infer
-from tracegen.profiles.model import Columns, Message, Recorded, Window, column
+from tracegen.profiles.inferred import infer
+from tracegen.profiles.model import Message, Recorded, Window
+from tracegen.profiles.process import Device, Key, Process, join
+from tracegen.profiles.processes import (
+    AS_THEY_WERE,
+    actors,
+    devices_of,
+    mixed,
+    names,
+    number_ranks,
+    owner_of,
+    pipeline_of,
+)
 from tracegen.profiles.stream import Stream
 from tracegen.readers.actions import NO_ACTION, Namer
+from tracegen.readers.chrome import without_collection
 from tracegen.readers.warn import Warnings
 
 # What the beginning of a file shows that is torch's.
@@ -38,27 +48,40 @@ MARKS = (
     '"cpu_op"',
     '"cuda_runtime"',
     '"user_annotation"',
-    '"process_labels"',
 )
+# Old files that were cut, or sorted, show this of it: what Kineto calls its processes.
+LABELS = re.compile(r'"labels":\s*"(CPU|GPU \d+)"')
 _GPIPE = re.compile(r"(Forward|Backward) (\d{1,9})")
 _STEP = "ProfilerStep#"
 _AUTOGRAD = "autograd::engine::evaluate_function"
 # Kernels that move data between ranks.
-_BETWEEN_RANKS = re.compile(r"nccl|nvshmem|deep_ep", re.IGNORECASE)
+_BETWEEN_RANKS = re.compile(r"[a-z]ccl|oneccl|nvshmem|rocshmem|deep_ep", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
-_RECEIVE = re.compile(r"(gloo|nccl|ucc|mpi):recv\b")
+_RECEIVE = re.compile(r"(gloo|[a-z]{1,6}ccl|ucc|mpi):recv\b")
 _SEND = re.compile(r"c10d::(i?send)$")
-_OTHER_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "ucc:", "mpi:", "record_param_comms")
+_OTHER = re.compile(r"c10d::|(gloo|[a-z]{1,6}ccl|ucc|mpi):|record_param_comms")
 # Operators that compute nothing; torch's runtime calls them around its sends.
 _NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
 
+# Ids are of 64 bits, with a sign or without.
+_WORD = 1 << 63
+# What Kineto writes at the end of a file.
+_END = "Record Window End"
+
+HOST = ("cpu_op", "user_annotation", "Operator", "", None)
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "musa_runtime", "Runtime"),
+    *("xpu_runtime", "xpu_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"),
+)
+KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "Kernel", "Memcpy", "Memset")
+
 _IGNORED, _OP, _BACKWARD_OP, _SEND_OP, _RECEIVE_RANGE, _COMMUNICATION, _ACTION, _MARK = range(8)
 
 
-def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> Recorded:
-    """Read the profile of one process.
+def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> list[Recorded]:
+    """Read the profile of one process, or of several whose files were merged.
 
     Args:
         path: plain or gzipped.
@@ -67,44 +90,15 @@ def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> Re
             names them.
 
     Raises:
-        FileError: if it is no trace, is of several processes, or nothing in it is an action.
+        FileError: if it is no trace, nothing in it is an action, or what its processes did
+            cannot be told apart.
     """
     gather = _Gather(path, Namer(pattern), warnings)
     stream = Stream(path, warnings)
-    for events in stream.events():
-        gather.feed(events)
-    return gather.recorded(stream.about)
-
-
-@dataclass(slots=True)
-class _Launches:
-    """Calls that launched something on a device, and what they launched, by correlation id."""
-
-    ids: array[int] = field(default_factory=column)
-    called: array[int] = field(default_factory=column)
-    of: array[int] = field(default_factory=column)
-    spans: Columns = field(default_factory=Columns)
-    between: bytearray = field(default_factory=bytearray)
-
-    def joined(self) -> tuple[Columns, Columns, int]:
-        """Kernels that compute and those between ranks, by launch, and how many have no launch."""
-        when: dict[int, int] = {}
-        for number, called in zip(self.ids, self.called, strict=True):
-            known = when.get(number)
-            if known is None or called < known:
-                when[number] = called
-        compute, between, lost = Columns(), Columns(), 0
-        for at, number in enumerate(self.of):
-            launched = when.get(number)
-            if launched is None:
-                lost += 1
-                continue
-            to = between if self.between[at] else compute
-            to.add(self.spans.start[at], self.spans.end[at])
-            to.launched.append(launched)
-        compute.sort("launched")
-        between.sort("launched")
-        return compute, between, lost
+    with without_collection():
+        for events in stream.events():
+            gather.feed(events)
+        return gather.recorded(stream.about)
 
 
 class _Gather:
@@ -112,30 +106,23 @@ class _Gather:
 
     def __init__(self, path: str | Path, namer: Namer, warnings: Warnings) -> None:
         self.path, self.namer, self.warnings = path, namer, warnings
-        self.found = Recorded(str(path))
-        self.unmarked = Unmarked()
-        self.launches = _Launches()
         self.base: int | None = None
-        self.pids: set[Any] = set()
-        self.flow_calls: dict[Any, int] = {}
-        self.flow_kernels: dict[Any, tuple[Any, int]] = {}
-        self.loose_kernels: list[tuple[Any, int, int, bool]] = []
-        self.coarse = False
+        self.processes: dict[Key, Process] = {}
+        self.devices: dict[Key, Device] = {}
+        self.called: dict[Any, str] = {}
+        self.file = 0  # of those that were put one after the other
+        self.one_stage = self.coarse = self.whole_us = False
         self.names: dict[str, tuple[int, int, int]] = {}
         self.handlers: dict[Any, Callable[[dict[str, Any], int, int], None]] = {}
         for handler, categories in (
-            (self._of_host, ("cpu_op", "user_annotation", "Operator", "", None)),
-            (self._call, ("cuda_runtime", "cuda_driver", "xpu_runtime", "Runtime")),
-            (self._kernel, ("kernel", "gpu_memcpy", "gpu_memset", "Kernel")),
+            (self._of_host, HOST),
+            (self._call, CALLS),
+            (self._kernel, KERNELS),
         ):
             self.handlers.update(dict.fromkeys(categories, handler))
 
     def feed(self, events: list[Any]) -> None:
-        """Take events.
-
-        Raises:
-            FileError: if a time is none.
-        """
+        """Take events; what has no time is left out, with a warning."""
         handlers = self.handlers
         for event in events:
             if type(event) is not dict:
@@ -150,6 +137,10 @@ class _Gather:
                     handler(event, start, start + round(float(event.get("dur", 0)) * 1000))
                 elif phase in ("s", "f"):
                     self._flow(event, phase)
+                elif phase == "M":
+                    self._name(event)
+                elif event.get("name") == _END:
+                    self.file += 1
             except (TypeError, ValueError, KeyError, OverflowError):
                 self.warnings.add(
                     "events without a time",
@@ -160,8 +151,33 @@ class _Gather:
         value = float(ts)
         if self.base is None:
             self.base = int(value)
-        self.coarse = self.coarse or abs(value) >= _EXACT_US
+        if abs(value) >= _EXACT_US:
+            if type(ts) is int:
+                self.whole_us = True
+            else:
+                self.coarse = True
         return round((value - self.base) * 1000)
+
+    def _process(self, event: dict[str, Any]) -> Process:
+        key = self.file, event.get("pid")
+        process = self.processes.get(key)
+        if process is None:
+            process = self.processes[key] = Process(Recorded(str(self.path)))
+        return process
+
+    def _device(self, event: dict[str, Any]) -> Device:
+        key = self.file, event.get("pid")
+        device = self.devices.get(key)
+        if device is None:
+            device = self.devices[key] = Device()
+        return device
+
+    def _name(self, event: dict[str, Any]) -> None:
+        args = event.get("args")
+        if event.get("name") in ("process_name", "process_labels") and isinstance(args, dict):
+            said = str(args.get("name", args.get("labels", "")))
+            pid = event.get("pid")
+            self.called[pid] = f"{self.called.get(pid, '')} {said}".strip()[:200]
 
     def _of_host(self, event: dict[str, Any], start: int, end: int) -> None:
         name = event.get("name")
@@ -169,24 +185,27 @@ class _Gather:
         if known is None:
             known = self.names[str(name)] = self._kind(str(name), event.get("cat"))
         kind = known[0]
+        if kind == _IGNORED:
+            return
+        process = self._process(event)
+        found, unmarked = process.found, process.unmarked
         if kind == _OP:
-            self.found.ops.add(start, end)
+            found.ops.add(start, end)
         elif kind == _BACKWARD_OP:
-            self.found.ops.add(start, end)
-            self.unmarked.backward.add(start, end)
+            found.ops.add(start, end)
+            unmarked.backward.add(start, end)
         elif kind == _ACTION:
-            self.found.windows.append(Window(start, end, known[1], known[2]))
-            self.pids.add(event.get("pid"))
-        elif kind == _SEND_OP:
-            self.found.sends.append(Message(start, end))
-            self.unmarked.between.add(start, end)
-        elif kind == _RECEIVE_RANGE:
-            self.found.receives.append(Message(start, end))
-            self.unmarked.between.add(start, end)
+            window = Window(start, end, known[1], known[2], thread=event.get("tid"))
+            found.windows.append(window)
+            process.said |= _rank_said(event.get("args"))
+        elif kind in (_SEND_OP, _RECEIVE_RANGE):
+            to = found.sends if kind == _SEND_OP else found.receives
+            to.append(Message(start, end))
+            unmarked.between.add(start, end)
         elif kind == _COMMUNICATION:
-            self.unmarked.receives_posted(str(name), start, end)
+            unmarked.receives_posted(str(name), start, end)
         elif kind == _MARK:
-            self.found.marks.append(start)
+            found.marks.append(start)
 
     def _kind(self, name: str, category: object) -> tuple[int, int, int]:
         """What an event of this name is, and which action."""
@@ -198,7 +217,7 @@ class _Gather:
             return _SEND_OP, 0, 0
         if _RECEIVE.match(name):
             return _RECEIVE_RANGE, 0, 0
-        if name.startswith(_OTHER_COMMUNICATION):
+        if _OTHER.match(name):
             return _COMMUNICATION, 0, 0
         if category == "user_annotation" or name.removeprefix("aten::") in _NO_WORK:
             return _IGNORED, 0, 0
@@ -206,7 +225,7 @@ class _Gather:
 
     def _action(self, name: str) -> tuple[int, int] | None:
         if (codes := self.namer.by_name(name)) != NO_ACTION:
-            self.found.one_stage = self.namer.needs_rank
+            self.one_stage = self.namer.needs_rank
             return codes
         if name.startswith("PP:"):
             try:
@@ -215,7 +234,7 @@ class _Gather:
                 return None
             return (step.code, NO_MATE) if isinstance(step, Action) else None
         if (match := _GPIPE.fullmatch(name)) and int(match[2]) < MAX_MICROBATCHES:
-            self.found.one_stage = True
+            self.one_stage = True
             kind = FORWARD if match[1] == "Forward" else FULL
             return encode(0, kind, int(match[2])), NO_MATE
         return None
@@ -223,51 +242,104 @@ class _Gather:
     def _call(self, event: dict[str, Any], start: int, end: int) -> None:
         number = _correlation(event)
         if number is not None:
-            self.launches.ids.append(number)
-            self.launches.called.append(start)
+            process = self._process(event)
+            process.ids.append(number)
+            process.called.append(start)
 
     def _kernel(self, event: dict[str, Any], start: int, end: int) -> None:
         number, between = _correlation(event), bool(_BETWEEN_RANKS.search(str(event.get("name"))))
+        device = self._device(event)
         if number is None:
-            place = event.get("pid"), event.get("tid"), start
-            self.loose_kernels.append((place, start, end, between))
+            device.loose.append((event.get("tid"), start, end, between))
             return
-        self.launches.of.append(number)
-        self.launches.spans.add(start, end)
-        self.launches.between.append(between)
+        device.of.append(number)
+        device.spans.add(start, end)
+        device.between.append(between)
 
     def _flow(self, event: dict[str, Any], phase: str) -> None:
         category = event.get("cat")
         if category == "fwdbwd":
             if phase == "s":
-                self.unmarked.forward.append(self._ns(event["ts"]))
+                self._process(event).unmarked.forward.append(self._ns(event["ts"]))
         elif category == "ac2g" or event.get("name") == "ac2g":
             ns, number = self._ns(event["ts"]), event.get("id")
             if phase == "s":
-                self.flow_calls[number] = ns
+                self._process(event).flows[number] = ns
             else:
-                self.flow_kernels[event.get("pid"), event.get("tid"), ns] = (number, ns)
+                self._device(event).flows[event.get("tid"), ns] = number
 
-    def recorded(self, about: dict[str, Any]) -> Recorded:
-        """What was gathered, in order.
+    def recorded(self, about: dict[str, Any]) -> list[Recorded]:
+        """What was gathered, in order, by rank.
 
         Raises:
-            FileError: if it is of several processes, or nothing in it is an action.
+            FileError: if nothing in it is an action, or what its processes did cannot be told
+                apart.
         """
-        found = self.found
-        self._described(about)
-        if len(self.pids) > 1:
+        ranks = actors(self.processes)
+        several = len(ranks) > 1
+        found = self._of_several(ranks, about) if several else [self._of_one(about)]
+        if self.coarse:
+            self.warnings.add("times", f"{self.path}: its times are exact to 0.25 us only")
+        elif self.whole_us:
+            self.warnings.add("times", f"{self.path}: its times are whole microseconds")
+        return found
+
+    def _of_one(self, about: dict[str, Any]) -> Recorded:
+        whole = Process(Recorded(str(self.path)))
+        for process in self.processes.values():
+            whole.take(process)
+        said = about.get("distributedInfo")
+        rank = said.get("rank") if isinstance(said, dict) else None
+        if type(rank) is int:
+            whole.found.rank = rank
+        elif match := _RANK_IN_NAME.search(Path(self.path).name):
+            whole.found.rank = int(match[1])
+        whole.found.peers, whole.found.only_group = pipeline_of(said)
+        host = about.get("host_name")
+        whole.found.host = host if isinstance(host, str) else ""
+        return self._whole(whole, list(self.devices.values()), about)
+
+    def _of_several(self, ranks: list[Key], about: dict[str, Any]) -> list[Recorded]:
+        """The ranks of a merged file; what stands beside the events is of one of them only."""
+        path = str(self.path)
+        owners = {key: owner_of(key, ranks) for key in self.processes if key not in ranks}
+        for key, owner in owners.items():
+            if owner is not None:
+                self.processes[owner].take(self.processes[key])
+        devices = devices_of(path, ranks, self.processes, self.devices)
+        how = number_ranks(self.processes, ranks, self.called)
+        one_stage = self.one_stage or not self.processes[ranks[0]].found.windows
+        if one_stage and not how:
             raise FileError(
-                f"{self.path}: the ranges of its actions are of {len(self.pids)} processes "
-                f"({', '.join(sorted(map(str, self.pids))[:4])}); give the files of the ranks as "
-                "they were before they were merged"
+                f"{path}: {len(ranks)} of its processes run actions ({names(ranks)}), and neither "
+                f"the actions nor the names of the processes say which is which rank; "
+                f"{AS_THEY_WERE}, or name the processes rank 0, rank 1, ..."
             )
-        self._join_by_flows()
-        found.kernels, found.copies, lost = self.launches.joined()
-        if lost:
+        self.warnings.add(
+            "merged files",
+            f"{path}: {len(ranks)} of its processes run actions and are read as ranks, told apart "
+            f"by {how or 'the stages of their actions'}",
+        )
+        peers, only_group = pipeline_of(about.get("distributedInfo"))
+        found = []
+        for key in ranks:
+            process = self.processes[key]
+            process.found.path = f"{path}, process {key[1]}"
+            if process.found.rank in peers and not process.found.peers:
+                process.found.peers, process.found.only_group = peers, only_group
+            found.append(self._whole(process, devices[key], about))
+        return found
+
+    def _whole(self, process: Process, devices: list[Device], about: dict[str, Any]) -> Recorded:
+        """All of one rank, in order."""
+        found = process.found
+        base = about.get("baseTimeNanoseconds", 0)
+        found.shift_ns = (self.base or 0) * 1000 + (base if type(base) is int else 0)
+        found.one_stage = self.one_stage
+        if lost := join(process, devices):
             self.warnings.add(
                 "files with kernels without a launch",
-                f"{self.path}: {lost} kernels whose launch it does not hold belong to no action",
+                f"{found.path}: {lost} kernels whose launch it does not hold belong to no action",
             )
         found.on_device = bool(found.kernels.start)
         found.ops.sort()
@@ -275,70 +347,30 @@ class _Gather:
         found.sends.sort(key=lambda one: one.start_ns)
         found.receives.sort(key=lambda one: one.start_ns)
         found.marks.sort()
+        if mixed(found.windows):
+            raise FileError(
+                f"{found.path}: actions of one thread run at the same time: files of several ranks "
+                f"were merged under one pid; {AS_THEY_WERE}"
+            )
         if not found.windows:
-            infer(found, self.unmarked)
+            infer(found, process.unmarked)
         elif found.one_stage and not self.namer.needs_rank:
             for window in found.windows:
                 window.loose = window.talks = (
                     True  # torch's GPipe computes the loss after the range
                 )
-        if self.coarse:
-            self.warnings.add("times", f"{self.path}: its times are exact to 0.25 us only")
         return found
 
-    def _join_by_flows(self) -> None:
-        """Give kernels without a correlation id that of their flow."""
-        for place, start, end, between in self.loose_kernels:
-            flow = self.flow_kernels.get(place)
-            called = None if flow is None else self.flow_calls.get(flow[0])
-            number = -2 - len(self.launches.ids)
-            if called is not None:
-                self.launches.ids.append(number)
-                self.launches.called.append(called)
-            self.launches.of.append(number)
-            self.launches.spans.add(start, end)
-            self.launches.between.append(between)
 
-    def _described(self, about: dict[str, Any]) -> None:
-        """Rank, pipeline, host and base, as far as the file or its name say them."""
-        found, said = self.found, about.get("distributedInfo")
-        said = said if isinstance(said, dict) else {}
-        rank = said.get("rank")
-        if type(rank) is int:
-            found.rank = rank
-        elif match := _RANK_IN_NAME.search(Path(self.path).name):
-            found.rank = int(match[1])
-        found.peers, found.only_group = pipeline_of(said)
-        host = about.get("host_name")
-        found.host = host if isinstance(host, str) else ""
-        base = about.get("baseTimeNanoseconds", 0)
-        found.shift_ns = (self.base or 0) * 1000 + (base if type(base) is int else 0)
-
-
-def pipeline_of(said: dict[str, Any]) -> tuple[tuple[int, ...], bool]:
-    """The ranks of the pipeline's process group, as `distributedInfo` has it; () if it does not.
-
-    And whether nothing says that the group is the pipeline's.
-
-    A group is the pipeline's if its description says pp or pipeline (a DeviceMesh's `mesh_pp`,
-    Megatron's PIPELINE_MODEL_PARALLEL_GROUP); where there is one group only, it is that.
-    """
-    config = said.get("pg_config")
-    groups = [g for g in config if isinstance(g, dict)] if isinstance(config, list) else []
-    named = {}
-    for group in groups:
-        ranks = group.get("ranks")
-        if isinstance(ranks, str):
-            ranks = [int(one) for one in re.findall(r"\d+", ranks)]
-        if isinstance(ranks, list) and ranks and all(type(one) is int for one in ranks):
-            named[str(group.get("pg_desc", group.get("pg_name"))).lower()] = tuple(ranks)
-    for name, ranks in sorted(named.items(), key=lambda item: len(item[0])):
-        if re.search(r"(^|[^a-z])pp([^a-z]|$)|pipeline_(model_)?parallel(_group)?$", name):
-            return ranks, False
-    return (next(iter(named.values())), True) if len(named) == 1 else ((), False)
+def _rank_said(args: Any) -> set[int]:
+    """The rank that AMD's TraceFuse writes into every event."""
+    rank = args.get("rank") if type(args) is dict else None
+    return {rank} if type(rank) is int else set()
 
 
 def _correlation(event: dict[str, Any]) -> int | None:
     args = event.get("args")
     number = args.get("correlation") if type(args) is dict else None
-    return number if type(number) is int else None
+    if type(number) is not int:
+        return None
+    return number if -_WORD <= number < _WORD else (number + _WORD) % (2 * _WORD) - _WORD

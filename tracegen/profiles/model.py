@@ -23,6 +23,7 @@ class Window:
         code, mate: the action, as a Stream has it.
         loose: whether what follows it, up to the next range, is of it too.
         talks: whether it holds its own receive and send.
+        thread: the thread it ran on, where that is known.
     """
 
     start_ns: int
@@ -31,6 +32,7 @@ class Window:
     mate: int
     loose: bool = False
     talks: bool = False
+    thread: object = None
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ def _ranges(
             files += nsys.read(path, pattern, warnings)
             continue
         try:
-            files.append(kineto.read(path, warnings, pattern))
+            files += kineto.read(path, warnings, pattern)
         except FileError as error:
             idle.append(str(error))
     if not files or (idle and rank_map is None):

@@ -51,6 +51,7 @@ class Plot:
         series: in the order of the legend.
         steps: a line through these corners, as stairs: the best there is up to each x.
         percent: whether y is a share.
+        from_zero: whether both axes begin at 0, or near the least that there is.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Plot:
     series: Sequence[Series]
     steps: Sequence[tuple[float, float]] = ()
     percent: bool = False
+    from_zero: bool = True
 
 
 def write(plot: Plot, target: str | Path, theme: str = "paper") -> None:
@@ -76,18 +78,54 @@ def write(plot: Plot, target: str | Path, theme: str = "paper") -> None:
     write_text(target, _Drawing(plot, THEMES[theme]).chunks())
 
 
-def ticks(most: float, at_most: int) -> list[float]:
-    """Round numbers from 0 up to `most`, in steps of 1, 2 or 5 times a power of ten."""
-    if most <= 0:
-        return [0.0]
-    power = floor(log10(most / at_most))
-    step = next(
-        unit * 10.0**p
+def ticks(most: float, at_most: int, least: float = 0.0) -> list[float]:
+    """Round numbers from `least` up to `most`, in steps of 1, 2 or 5 times a power of ten.
+
+    The first is `least` rounded down, so that an axis may begin there.
+    """
+    if most <= least:
+        return [least]
+    power = floor(log10((most - least) / at_most))
+    step, count = next(
+        (10.0**p * unit, last - first + 1)
         for p in range(power, power + 3)
         for unit in (1, 2, 5)
-        if most / (unit * 10.0**p) <= at_most
+        for first, last in [_between(least, most, 10.0**p * unit)]
+        if last - first <= at_most
     )
-    return [at * step for at in range(int(most / step + 1e-9) + 1)]
+    first, _ = _between(least, most, step)
+    return [float(f"{(first + at) * step:.12g}") for at in range(count)]
+
+
+def _between(least: float, most: float, step: float) -> tuple[int, int]:
+    """The steps from 0 to the last tick that is not above `least`, and not above `most`."""
+    return floor(least / step + 1e-9), floor(most / step + 1e-9)
+
+
+def _axis(
+    values: Sequence[float], room: float, at_most: int, from_zero: bool
+) -> tuple[list[float], float]:
+    """The ticks of an axis, at the first of which it begins, and its end.
+
+    One that need not begin at 0 still does where that takes less than a third of it.
+    """
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    if from_zero or least < (most - least) / 2:
+        least, most = 0.0, most * room
+    else:
+        apart = (most - least) * (room - 1)
+        least, most = least - apart, most + apart
+    if most <= least:
+        least, most = 0.0, most * room or 1.0
+    return ticks(most, at_most, least), most
+
+
+def _labelled(at: Sequence[float], percent: bool = False) -> Iterator[tuple[float, str]]:
+    """Ticks with what stands at them, all to as many digits as their step needs."""
+    step = at[1] - at[0] if len(at) > 1 else 1.0
+    digits = max(0, -floor(log10(step * (100 if percent else 1)) + 1e-9))
+    for value in at:
+        yield value, f"{value:.{digits}{'%' if percent else 'f'}}"
 
 
 def _num(value: float) -> str:
@@ -98,17 +136,19 @@ class _Drawing:
     def __init__(self, plot: Plot, theme: Theme) -> None:
         self.plot, self.theme = plot, theme
         points = [point for series in plot.series for point in series.points]
-        self.most_x = max((x for x, _ in points), default=0.0) * 1.03 or 1.0
-        self.most_y = max((y for _, y in points), default=0.0) * 1.06 or 1.0
+        self.ticks_x, self.most_x = _axis([x for x, _ in points], 1.03, 10, plot.from_zero)
+        self.ticks_y, self.most_y = _axis([y for _, y in points], 1.06, 8, plot.from_zero)
         self.height = max(HEIGHT, TOP + LINE * len(plot.series) + BOTTOM)
         self.right = WIDTH - LEGEND - RIGHT
         self.floor = self.height - BOTTOM
 
     def x(self, value: float) -> float:
-        return LEFT + value / self.most_x * (self.right - LEFT)
+        least = self.ticks_x[0]
+        return LEFT + (value - least) / (self.most_x - least) * (self.right - LEFT)
 
     def y(self, value: float) -> float:
-        return self.floor - value / self.most_y * (self.floor - TOP)
+        least = self.ticks_y[0]
+        return self.floor - (value - least) / (self.most_y - least) * (self.floor - TOP)
 
     def chunks(self) -> Iterator[str]:
         plot, ink = self.plot, self.theme.ink
@@ -130,19 +170,18 @@ class _Drawing:
     def axes(self) -> Iterator[str]:
         faint, plot = self.theme.faint, self.plot
         yield f'<g font-size="11" fill="{faint}" stroke-width=".6">\n'
-        for value in ticks(self.most_y, 8):
+        for value, text in _labelled(self.ticks_y, plot.percent):
             y = _num(self.y(value))
-            text = f"{value:.0%}" if plot.percent else f"{value:g}"
             yield (
                 f'<path d="M{LEFT} {y}H{self.right}" stroke="{faint}" stroke-opacity=".35"/>'
                 f'<text x="{LEFT - 6}" y="{_num(self.y(value) + 4)}" text-anchor="end">{text}'
                 "</text>\n"
             )
-        for value in ticks(self.most_x, 10):
+        for value, text in _labelled(self.ticks_x):
             x = _num(self.x(value))
             yield (
                 f'<path d="M{x} {TOP}V{self.floor}" stroke="{faint}" stroke-opacity=".35"/>'
-                f'<text x="{x}" y="{self.floor + 15}" text-anchor="middle">{value:g}</text>\n'
+                f'<text x="{x}" y="{self.floor + 15}" text-anchor="middle">{text}</text>\n'
             )
         middle = _num((LEFT + self.right) / 2)
         down = _num((TOP + self.floor) / 2)
