@@ -336,7 +336,7 @@ def read_trace(name: str, name_pattern: str | None = None) -> Timeline:
 def warn(name: str, line: Timeline, quiet: bool = False) -> None:
     """Say what is odd about what was read."""
     for text in line.found.warnings if line.found else ():
-        say(f"{name}: {text}", quiet)
+        say(text if text.startswith(name) else f"{name}: {text}", quiet)
 
 
 def refuse(names: tuple[str, ...], why: str) -> None:

@@ -18,8 +18,8 @@ from tracegen.profiles.process import Device, Key, Process
 _RANK = re.compile(r"rank[\s_.:#-]*(\d{1,7})", re.IGNORECASE)
 _PLACE = re.compile(r"(?<![a-z])(tp|dp|pp|ep|cp)[\s_-]*(\d{1,7})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,9}")
-# By so much a range's end may lie beyond the next one's start by rounding to microseconds.
-_ROUNDED_NS = 2000
+# Two ranges cross that have more than this share of the shorter one in common.
+_CROSSING = 0.25
 AS_THEY_WERE = "give the files of the ranks as they were before they were merged"
 
 
@@ -84,13 +84,20 @@ def _launched_any(process: Process, device: Device) -> bool:
 
 
 def mixed(windows: Sequence[Window]) -> bool:
-    """Whether ranges of one thread, in order, cross: then they are of several processes."""
-    until: dict[Any, int] = {}
+    """Whether ranges of one thread, in order, cross: then they are of several processes.
+
+    By no more than a part of one, for times are rounded, and some are made by hand.
+    """
+    last: dict[Any, Window] = {}
     for window in windows:
-        before = until.get(window.thread, window.start_ns)
-        if window.start_ns < before - _ROUNDED_NS and before + _ROUNDED_NS < window.end_ns:
-            return True
-        until[window.thread] = max(before, window.end_ns)
+        before = last.get(window.thread, window)
+        if window.end_ns > before.end_ns:
+            both = before.end_ns - window.start_ns
+            shorter = min(one.end_ns - one.start_ns for one in (before, window))
+            if both > _CROSSING * shorter:
+                return True
+        if window.end_ns >= before.end_ns:
+            last[window.thread] = window
     return False
 
 

@@ -63,12 +63,12 @@ def read(path: str | Path, name_pattern: str | None = None) -> Timeline:
 
 def read_any(path: str | Path, name_pattern: str | None = None) -> Timeline:
     """As `read`, but a trace without any action is a timeline of no ranks and of other rows."""
-    with _no_collection():
+    with without_collection():
         return _read(path, name_pattern)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Events make no cycles of references; looking for some takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
