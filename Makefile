@@ -1,5 +1,6 @@
 # make run     set up, and make the trace of DualPipeV
-# make test    set up, and pass every fast test; what CI runs
+# make test    set up, and pass every fast test; what CI runs. Tests that need a browser are
+#              skipped where there is none; with CI=true they fail
 # make test-all  the same with the tests that take minutes
 # make lint    style and types alone
 

@@ -1,16 +1,13 @@
 """Pages in a real Chromium that reach nothing but the file they show."""
 
 import contextlib
-import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.perfetto.browser import FLAGS, chromium
+from tests.perfetto.browser import FLAGS, chromium, require_browser
 
 Open = Callable[..., Any]
 
@@ -20,9 +17,11 @@ def browser() -> Iterator[Open]:
     """Opens files: `open(path, dark=False, width=1400)` is a page.
 
     Fails at the end if a page had an error, said something or asked for another file. Skips
-    where there is no Chromium or no playwright; fails in CI, which installs both.
+    where there is no browser; fails in CI, which has one.
     """
-    sync_playwright = _playwright()
+    require_browser(of_perfetto=False)
+    from playwright.sync_api import sync_playwright
+
     troubles: list[str] = []
 
     def opened(path: Path, dark: bool = False, width: int = 1400) -> Any:
@@ -55,17 +54,3 @@ def pixel(page: Any, x: float, y: float) -> str:
         at += 12 + size
     # One pixel has no neighbours, so whatever its filter, its bytes are its channels.
     return "#" + zlib.decompress(data)[1:4].hex()
-
-
-def _playwright() -> Any:
-    missing = [] if chromium() else ["no Chromium"]
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing.append("playwright is not installed")
-    if not missing:
-        return sync_playwright
-    reason = f"no real browser: {', '.join(missing)}"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)

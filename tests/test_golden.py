@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import tracegen
+from tests.perfetto.browser import give_up
 from tracegen import golden, registry
 from tracegen.cli import main
 
@@ -170,6 +171,8 @@ def test_options_that_run_refuses(options: str, message: str, tmp_path: Path) ->
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
     """A repository of another project's, made of examples/ci."""
+    if shutil.which("git") is None:
+        give_up("needs git")
     repository = tmp_path / "repository"
     shutil.copytree(EXAMPLE, repository, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     hook = repository / ".git" / "hooks" / "pre-commit"
