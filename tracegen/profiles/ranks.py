@@ -8,13 +8,15 @@ names of the actions, if no two files have the same.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
 from tracegen.errors import FileError
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT
+from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
-from tracegen.profiles.model import Recorded
+from tracegen.profiles.model import Message, Recorded
 from tracegen.readers.warn import Warnings
 
 MAP_HELP = (
@@ -36,7 +38,7 @@ def pipeline(
     elif any(one.peers for one in files):
         chosen = _by_groups(files, warnings)
     else:
-        chosen = _by_stages(files)
+        chosen = _by_stages(files, warnings)
     kept = {id(one) for one, _ in chosen}
     if left := [one for one in files if id(one) not in kept]:
         warnings.add(
@@ -101,7 +103,7 @@ def _by_groups(files: Sequence[Recorded], warnings: Warnings) -> list[tuple[Reco
                 )
             groups[one.peers][one.rank] = one
     if not groups:
-        return _by_stages(files)
+        return _by_stages(files, warnings)
     peers, there = min(groups.items(), key=lambda item: (len(item[0]) - len(item[1]), item[0]))
     clash = _same_stages(list(there.values()))
     if clash and len(peers) > 1 and not any(one.one_stage for one in there.values()):
@@ -109,12 +111,8 @@ def _by_groups(files: Sequence[Recorded], warnings: Warnings) -> list[tuple[Reco
             f"{clash[0].path} and {clash[1].path} run the same stages, and distributedInfo names "
             f"no group of the pipeline; give --rank-map: {MAP_HELP}"
         )
-    if all(one.one_stage and one.only_group for one in there.values()) and len(peers) > 1:
-        warnings.add(
-            "groups",
-            f"distributedInfo names no group of the pipeline: all {len(peers)} ranks count as one; "
-            "if there are several, give --rank-map",
-        )
+    if all(one.one_stage and one.only_group for one in there.values()):
+        _be_one([there[rank] for rank in peers if rank in there], warnings)
     if lost := [rank for rank in peers if rank not in there]:
         warnings.add(
             "missing",
@@ -124,7 +122,7 @@ def _by_groups(files: Sequence[Recorded], warnings: Warnings) -> list[tuple[Reco
     return [(there[rank], place) for place, rank in enumerate(peers) if rank in there]
 
 
-def _by_stages(files: Sequence[Recorded]) -> list[tuple[Recorded, int]]:
+def _by_stages(files: Sequence[Recorded], warnings: Warnings) -> list[tuple[Recorded, int]]:
     """By the stages of the actions; of files that say none, by their ranks."""
     if any(one.one_stage for one in files):
         numbers = [one.rank for one in files]
@@ -133,7 +131,9 @@ def _by_stages(files: Sequence[Recorded]) -> list[tuple[Recorded, int]]:
                 f"{files[0].path}: neither its actions nor distributedInfo nor its name (rank0) "
                 "say its place in the pipeline; name the files by rank"
             )
-        return [(one, at) for at, one in enumerate(sorted(files, key=lambda one: one.rank))]
+        ordered = sorted(files, key=lambda one: one.rank)
+        _be_one(ordered, warnings)
+        return [(one, at) for at, one in enumerate(ordered)]
     if clash := _same_stages(files):
         raise FileError(
             f"{clash[0].path} and {clash[1].path} run the same stages: they are of several "
@@ -141,6 +141,46 @@ def _by_stages(files: Sequence[Recorded]) -> list[tuple[Recorded, int]]:
         )
     ordered = sorted(files, key=lambda one: min(stages(one), default=0))
     return [(one, at) for at, one in enumerate(ordered)]
+
+
+def _be_one(ordered: Sequence[Recorded], warnings: Warnings) -> None:
+    """Check that ranks that nothing says to be of one pipeline are, by what they receive.
+
+    Raises:
+        FileError: if others than the first begin a pipeline.
+    """
+    if len(ordered) < 2:
+        return
+    receive = [_in_forwards(one, one.receives) for one in ordered]
+    send = [_in_forwards(one, one.sends) for one in ordered]
+    begin = [one for one, receives in zip(ordered, receive, strict=True) if not receives]
+    if any(receive) and begin[1:]:
+        raise FileError(
+            f"{begin[0].path} and {begin[1].path} both begin a pipeline, for their forwards "
+            "receive nothing, and nothing says which ranks are of one; give --rank-map: "
+            f"{MAP_HELP}"
+        )
+    if any(receive) and begin and begin[0] is not ordered[0]:
+        raise FileError(
+            f"{begin[0].path} begins the pipeline, for its forwards receive nothing, and "
+            f"{ordered[0].path} is the first by rank; give --rank-map: {MAP_HELP}"
+        )
+    if receive != [False] + [True] * (len(ordered) - 1) or send != receive[::-1]:
+        warnings.add(
+            "groups",
+            f"nothing names the group of the pipeline: all {len(ordered)} ranks count as one; if "
+            "there are several, give --rank-map",
+        )
+
+
+def _in_forwards(one: Recorded, messages: Sequence[Message]) -> bool:
+    """Whether a forward, which holds its own messages, has any of these."""
+    starts = [message.start_ns for message in messages]
+    return any(
+        bisect_left(starts, window.start_ns) < bisect_right(starts, window.end_ns)
+        for window in one.windows
+        if window.talks and window.code & KIND_MASK == FORWARD
+    )
 
 
 def stages(one: Recorded) -> set[int]:
