@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tracegen import memory, metrics
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.found import Series
-from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT
+from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.timeline import Timeline, as_number
 
 ACTIVATION, GRADIENT = "activation", "gradient"
@@ -32,8 +32,8 @@ def arrows(line: Timeline) -> Iterator[Arrow]:
         for source, target, name in line.found.arrows:
             yield program.rank_of_step(source), source, program.rank_of_step(target), target, name
         return
-    needs, ranks = waits(program), program.placement.ranks
-    previous, following = neighbours(program)
+    needs = waits(program)
+    before, after = _other_ranks(program)
     for rank, stream in enumerate(program.ranks):
         base = program.offsets[rank]
         steps = slice(base, base + len(stream))
@@ -44,14 +44,28 @@ def arrows(line: Timeline) -> Iterator[Arrow]:
             if start[step] == end[step]:
                 continue
             if forward != NOTHING:
-                other = ranks[previous[code >> STAGE_SHIFT & STAGE_MASK]]
-                if other != rank and start[forward] != end[forward]:
+                other = before[code >> STAGE_SHIFT & STAGE_MASK]
+                if other != NOTHING and start[forward] != end[forward]:
                     yield other, forward, rank, step, ACTIVATION
             if backward != NOTHING:
                 half = code if mate == NO_MATE else mate
-                other = ranks[following[half >> STAGE_SHIFT & STAGE_MASK]]
-                if other != rank and start[backward] != end[backward]:
+                other = after[half >> STAGE_SHIFT & STAGE_MASK]
+                if other != NOTHING and start[backward] != end[backward]:
                     yield other, backward, rank, step, GRADIENT
+
+
+def _other_ranks(program: Program) -> tuple[list[int], list[int]]:
+    """By stage, the rank of its previous and of its next stage; NOTHING where that is its own."""
+    ranks = program.placement.ranks
+
+    def of(neighbour: list[int]) -> list[int]:
+        return [
+            NOTHING if other < 0 or ranks[other] == ranks[stage] else ranks[other]
+            for stage, other in enumerate(neighbour)
+        ]
+
+    previous, following = neighbours(program)
+    return of(previous), of(following)
 
 
 def counters(line: Timeline) -> list[Series]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +29,8 @@ JSON_HOLDS_NS = (1 << 42) * 1000
 
 # Events joined to one piece of text: enough to write in few calls, few enough to hold.
 BATCH = 4096
+# Times that are kept as text.
+KEPT = 1 << 16
 
 
 def write(line: Timeline, target: str | Path) -> None:
@@ -66,25 +67,35 @@ def chunks(shown: Layout) -> Iterator[str]:
     about = json.dumps(shown.about, separators=(",", ":"), allow_nan=False)
     yield '{"displayTimeUnit":"ns",\n"otherData":' + about + ',\n"metadata":' + about
     yield ',\n"traceEvents":[\n'
-    ids = thread_ids(shown)
+    ids, texts = thread_ids(shown), _Microseconds()
     yield ",\n".join(_names(shown, ids))
     for row, (pid, tid) in zip(shown.rows, ids, strict=True):
-        yield from _joined(_slices(row, pid, tid))
+        yield from _joined(_slices(row, pid, tid, texts))
     for counter in shown.counters:
-        yield from _joined(_samples(counter))
-    yield from _joined(_arrows(shown, ids))
+        yield from _joined(_samples(counter, texts))
+    yield from _joined(_arrows(shown, ids, texts))
     yield "\n]}\n"
 
 
 def _joined(events: Iterator[str]) -> Iterator[str]:
     while batch := list(islice(events, BATCH)):
-        yield ",\n" + ",\n".join(batch)
+        yield ",\n"
+        yield ",\n".join(batch)
 
 
-@lru_cache(maxsize=1 << 16)  # a time ends one tile, starts the next and both ends of arrows
 def us(ns: int) -> str:
     """Nanoseconds as microseconds with exactly three decimals."""
     return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+class _Microseconds(dict[int, str]):
+    """`us`, kept for a while: a time ends one tile, starts the next and both ends of arrows."""
+
+    def __missing__(self, ns: int) -> str:
+        if len(self) >= KEPT:
+            self.clear()
+        text = self[ns] = us(ns)
+        return text
 
 
 def thread_ids(shown: Layout) -> list[tuple[int, int]]:
@@ -115,43 +126,52 @@ def _names(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
         yield meta("thread_sort_index", pid, tid, sort_index=tid - 1)
 
 
-def _slices(row: Row, pid: int, tid: int) -> Iterator[str]:
-    head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":%s,"dur":%s,"name":"%s"'
-    known: dict[Shape, tuple[str, list[int]]] = {}
+def _slices(row: Row, pid: int, tid: int, texts: _Microseconds) -> Iterator[str]:
+    head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
+    known: dict[Shape, tuple[list[str], list[int]]] = {}
     for start, end, name, shape, values in row.slices():
         if shape not in known:
-            known[shape] = _template(head, shape, values)
-        template, in_ns = known[shape]
+            known[shape] = _around(shape, values)
+        around, in_ns = known[shape]
         for at in in_ns:
-            values = (*values[:at], us(values[at]), *values[at + 1 :])
-        yield template % (us(start), us(end - start), name, *values)
+            values = (*values[:at], texts[values[at]], *values[at + 1 :])
+        if len(values) == 1:
+            own = f"{around[0]}{values[0]}"
+        elif len(values) == 2:
+            own = f"{around[0]}{values[0]}{around[1]}{values[1]}"
+        else:
+            own = "".join(
+                [f"{before}{value}" for before, value in zip(around, values, strict=False)]
+            )
+        yield f'{head}{texts[start]},"dur":{texts[end - start]},"name":"{name}"{own}{around[-1]}'
 
 
-def _template(head: str, shape: Shape, values: tuple[object, ...]) -> tuple[str, list[int]]:
-    """A slice's text with places for what is its own, and which of its arguments are in ns."""
-    fixed = [f'"{key}":{json.dumps(value)}' for key, value in shape.fixed]
-    own = [
-        f'"{key}":%s' if key.endswith("_us") or not isinstance(value, str) else f'"{key}":"%s"'
-        for key, value in zip(shape.keys, values, strict=True)
-    ]
-    args = ",".join([text.replace("%", "%%") for text in fixed] + own)
+def _around(shape: Shape, values: tuple[object, ...]) -> tuple[list[str], list[int]]:
+    """The text of a slice behind its name, cut where its own arguments go; which are in ns."""
+    text = f',"cat":"{shape.category}","args":{{'
+    text += "".join(f'"{key}":{json.dumps(value)},' for key, value in shape.fixed)
+    around = []
+    for key, value in zip(shape.keys, values, strict=True):
+        quote = '"' if isinstance(value, str) and not key.endswith("_us") else ""
+        around.append(f'{text}"{key}":{quote}')
+        text = f"{quote},"
     in_ns = [at for at, key in enumerate(shape.keys) if key.endswith("_us")]
-    return f'{head},"cat":"{shape.category}","args":{{{args}}}}}', in_ns
+    return [*around, f"{text.removesuffix(',')}}}}}"], in_ns
 
 
-def _samples(counter: Series) -> Iterator[str]:
+def _samples(counter: Series, texts: _Microseconds) -> Iterator[str]:
     end = f',"name":{json.dumps(counter.track)},"args":{{{json.dumps(counter.key)}:'
     for ns, value in zip(counter.ns, counter.values, strict=True):
-        yield f'{{"ph":"C","pid":0,"ts":{us(ns)}{end}{value}}}}}'
+        yield f'{{"ph":"C","pid":0,"ts":{texts[ns]}{end}{value}}}}}'
 
 
-def _arrows(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
+def _arrows(shown: Layout, ids: list[tuple[int, int]], texts: _Microseconds) -> Iterator[str]:
     at = [f'"pid":{pid},"tid":{tid},"ts":' for pid, tid in ids]
     kinds: dict[tuple[str, str], str] = {}
     for number, (row_a, start_a, row_b, start_b, name, category) in enumerate(shown.arrows(), 1):
         if (kind := kinds.get((name, category))) is None:
             kind = kinds[name, category] = f',"name":{json.dumps(name)},"cat":"{category}"'
         yield (
-            f'{{"ph":"s",{at[row_a]}{us(start_a)},"id":{number}{kind}}},\n'
-            f'{{"ph":"f",{at[row_b]}{us(start_b)},"id":{number}{kind},"bp":"e"}}'
+            f'{{"ph":"s",{at[row_a]}{texts[start_a]},"id":{number}{kind}}},\n'
+            f'{{"ph":"f",{at[row_b]}{texts[start_b]},"id":{number}{kind},"bp":"e"}}'
         )

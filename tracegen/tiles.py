@@ -107,7 +107,7 @@ def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
 
 def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
     """The tiles of steps of one phase, the rank being free from then on."""
-    line, known = shapes.line, shapes.known
+    line, known, known_plain = shapes.line, shapes.known, dict[int, tuple[str, Shape]]()
     base, stream = line.program.offsets[shapes.rank], line.program.ranks[shapes.rank]
     a, b = steps.start, steps.stop
     for step, code, mate, start, end, blocker in zip(
@@ -122,18 +122,27 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
         waited, free = start - free, end
         if end == start:
             continue
+        if mate == NO_MATE and blocker == NOTHING and not waited:  # most tiles of most traces
+            plain = code & ALL_BUT_MICROBATCH
+            if plain not in known_plain:
+                letter, _, shape = shapes.make(code, mate, False, False)
+                known_plain[plain] = letter, shape
+            letter, shape = known_plain[plain]
+            microbatch = code >> MICROBATCH_SHIFT
+            yield start, end, f"{letter}{microbatch}", shape, (microbatch,)
+            continue
         alike = mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH
         key = (code & ALL_BUT_MICROBATCH, alike, waited != 0, blocker != NOTHING)
         try:
             letter, other, shape = known[key]
         except KeyError:
             letter, other, shape = known[key] = shapes.make(code, mate, key[2], key[3])
-        microbatch = code >> MICROBATCH_SHIFT
-        values: tuple[Any, ...] = (microbatch,)
-        name = f"{letter}{microbatch}"
-        if mate != NO_MATE:
-            name += f"{other}{mate >> MICROBATCH_SHIFT}"
-            values += (mate >> MICROBATCH_SHIFT,)
+        microbatch, values = code >> MICROBATCH_SHIFT, tuple[Any, ...]()
+        if mate == NO_MATE:
+            name, values = f"{letter}{microbatch}", (microbatch,)
+        else:
+            second = mate >> MICROBATCH_SHIFT
+            name, values = f"{letter}{microbatch}{other}{second}", (microbatch, second)
         if waited:
             values += (waited,)
         if blocker != NOTHING:

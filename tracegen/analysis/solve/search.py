@@ -1,4 +1,4 @@
-"""The best order that named schedules, rules, local search, a repeated pattern and CP-SAT give."""
+"""The best order that named schedules, rules, justification, local search and CP-SAT give."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tracegen.analysis.solve.exact import Effort
 from tracegen.analysis.solve.extend import extended, patterns, shorter
 from tracegen.analysis.solve.greedy import Rule, construct, rules
 from tracegen.analysis.solve.improve import improve
+from tracegen.analysis.solve.justify import Both, justified, read_both_ways, shaken
 from tracegen.analysis.solve.named import Named, named
 from tracegen.analysis.solve.orders import fits, to_program, value
 from tracegen.analysis.solve.problem import Objective, Order, Problem
 from tracegen.errors import ScheduleError
 from tracegen.ir import Program
 
-# How many of the constructed orders are looked at further.
-KEPT = 6
+# How many orders are justified, and how many of what comes of it local search starts from.
+KEPT = 12
+BEST = 2
 
 # How many of an order's patterns are repeated, to take the best.
 PATTERNS = 2
@@ -26,6 +28,15 @@ PATTERNS = 2
 # Actions up to which every rule is tried on the whole problem, and up to which the best few are.
 ALL_RULES = 3_000
 BEST_RULES = 60_000
+
+# What justification spends, in actions placed: of an order at most ROUNDS rounds of PUSHES pushes.
+JUSTIFY = 400_000
+ROUNDS = 3
+PUSHES = 4
+
+# What shaking spends, in actions placed, two pushes a try.
+SHAKE = 150_000
+MOST_SHAKES = 100
 
 # What local search spends, in actions replayed.
 SEARCH = 2_000_000
@@ -135,15 +146,54 @@ def _heuristic(problem: Problem, others: list[Named], least: int) -> _Best | Non
     ]
     if all(one.value > least for one in candidates):
         candidates += list(_constructed(problem, least))
-    candidates.sort(key=lambda one: one.value)
-    if not candidates or candidates[0].value <= least:
-        return candidates[0] if candidates else None
+    if not candidates:
+        return None
+    candidates = _best_first(candidates, KEPT)
+    if candidates[0].value > least:
+        both = read_both_ways(problem)
+        candidates = _best_first([*candidates, *_justified(both, candidates, least)], BEST)
+        candidates = _best_first([*_shaken(both, candidates, least), *candidates], BEST)
+    return _searched(problem, candidates, least)
+
+
+def _justified(both: Both, candidates: list[_Best], least: int) -> Iterator[_Best]:
+    """What justification makes of each, as far as its budget goes."""
+    problem = both.problem
+    left = JUSTIFY // (PUSHES * sum(map(len, candidates[0].order)))
+    for one in candidates:
+        if not (rounds := min(ROUNDS, left)):
+            return
+        left -= rounds
+        for order in justified(both, one.order, rounds):
+            found = value(problem, order)
+            assert found is not None
+            if found < one.value:
+                yield _Best(found, order, f"{one.source}, justified")
+            if found <= least:
+                return
+
+
+def _shaken(both: Both, candidates: list[_Best], least: int) -> Iterator[_Best]:
+    size = sum(map(len, candidates[0].order))
+    tries = min(MOST_SHAKES, SHAKE // (2 * size))
+    for one in candidates:
+        order = shaken(both, one.order, tries, least)
+        found = value(both.problem, order)
+        assert found is not None
+        if found < one.value:
+            yield _Best(found, order, f"{one.source.removesuffix(', justified')}, justified")
+
+
+def _searched(problem: Problem, candidates: list[_Best], least: int) -> _Best:
+    """What local search makes of the candidates, the best first."""
     size = sum(map(len, candidates[0].order))
     if problem.objective is Objective.STEADY:
         size *= 4 * problem.num_ranks  # each value is a way from every rank
     tries = min(MOST_TRIES, SEARCH // size)
     improved = []
-    for one in _distinct(candidates)[:KEPT]:
+    for one in candidates:
+        if one.value <= least:
+            return one
         order = improve(problem, one.order, tries, least)
         found = value(problem, order)
         assert found is not None
@@ -154,12 +204,13 @@ def _heuristic(problem: Problem, others: list[Named], least: int) -> _Best | Non
     return min(improved, key=lambda one: one.value)
 
 
-def _distinct(candidates: list[_Best]) -> list[_Best]:
+def _best_first(candidates: list[_Best], most: int) -> list[_Best]:
+    """The best of the candidates that differ."""
     kept: list[_Best] = []
-    for one in candidates:
+    for one in sorted(candidates, key=lambda one: one.value):
         if all(one.order != other.order for other in kept):
             kept.append(one)
-        if len(kept) == KEPT:
+        if len(kept) == most:
             break
     return kept
 
@@ -174,8 +225,8 @@ def _constructed(problem: Problem, least: int) -> Iterator[_Best]:
     small = shorter(problem, short)
     ranked = sorted(_of_rules(small, rules(small), bound(small)), key=lambda one: one[0].value)
     if size <= BEST_RULES:
-        yield from (one for one, _ in _of_rules(problem, [r for _, r in ranked[: 2 * KEPT]], least))
-    yield from _repeated(problem, small, [one.order for one, _ in ranked[: 2 * KEPT]])
+        yield from (one for one, _ in _of_rules(problem, [r for _, r in ranked[:KEPT]], least))
+    yield from _repeated(problem, small, [one.order for one, _ in ranked[:KEPT]])
 
 
 def _short(problem: Problem) -> int:
