@@ -855,3 +855,24 @@ def test_an_action_and_what_else_held_its_rank_changed_places(
 
     for found in changed_trace(made, tmp_path, change):
         assert reported(found) == [text]
+    for times in ("order-only", "99%"):
+        assert reported(tracegen.diff(made, tmp_path / "b.json", times)) == [text], times
+
+
+def test_what_holds_a_rank_stands_elsewhere_whatever_the_times(tmp_path: Path) -> None:
+    """Rank 0 ends with 7F7 7B7 0B2 0B3 and the sums of its two stages; one is moved up by three."""
+    made = tracegen.replay(tracegen.compile("chimera", 4, 8), Costs(replica_sync_us=7))
+
+    def early(trace: Trace) -> None:
+        of_rank = [tile for tile in tiles(trace) if tile["tid"] == 1]
+        of_rank.sort(key=lambda tile: tile["ts"])
+        at = next(at for at, tile in enumerate(of_rank) if tile["name"] == "SUM")
+        of_rank[at]["ts"] = of_rank[at - 3]["ts"]
+        for tile in of_rank[at - 3 : at]:
+            tile["ts"] += of_rank[at]["dur"]
+
+    changed_trace(made, tmp_path, early)
+    for times in ("order-only", "99%"):
+        assert reported(tracegen.diff(made, tmp_path / "b.json", times)) == [
+            "row pipeline / rank 0: 'SUM' stands behind 7F7 instead of behind 0B3"
+        ]

@@ -38,13 +38,13 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
     own, shifted = times_of.compare(a, b, matching, tolerance)
     placed = times_of.passed(a, b, matching, matching.changes)
     changes = [*steps.stage_moves(a.program, b.program, placed), *own]
-    changes = rows_of.swapped(a, b, changes)
-    touched = _ranks(a, b, [*placed, *own, *shifted])
+    changes, stand = rows_of.passed(a, b, matching, rows_of.swapped(a, b, changes))
+    touched = _ranks(a, b, [*placed, *own, *shifted, *changes])
     moved = any(change.what in (What.MOVED, What.STAGE_MOVED) for change in changes)
     arrows, arrows_follow = rest.arrows(a, b, matching)
     counters, counters_follow = rest.counters(a, b, touched, tolerance)
     rows, rows_follow = rows_of.rows(a, b, bool(touched), tolerance)
-    rows = [*rest.recomputations(a, b, matching, tolerance), *rows]
+    rows = [*rest.recomputations(a, b, matching, tolerance), *stand, *rows]
     figures, figures_follow = rest.figures(a, b)
     follows = {
         "arrows": arrows_follow,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
 from tracegen import drawn, layout_more
 from tracegen.comparison.model import Change, StepChange, Tolerance, What
 from tracegen.comparison.rest import own
+from tracegen.comparison.steps import Matching
+from tracegen.deps import NOTHING
 from tracegen.found import Row
 from tracegen.layout import PIPELINE, layout
 from tracegen.readers.actions import identity
@@ -133,6 +135,63 @@ def swapped(golden: Timeline, new: Timeline, changes: list[StepChange]) -> list[
     return told
 
 
+def passed(
+    golden: Timeline, new: Timeline, matching: Matching, changes: list[StepChange]
+) -> tuple[list[StepChange], list[Change]]:
+    """Where what else holds a rank stands before other actions: the changes, and those of rows.
+
+    Looked at whatever times may be, on ranks whose actions have kept their order: one that only
+    changed places with its neighbour is told as that.
+    """
+    sides = _held_rows(golden), _held_rows(new)
+    p = min(golden.program.num_ranks, new.program.num_ranks)
+    by_step = {change.golden: change for change in changes if change.golden != NOTHING}
+    others: list[Change] = []
+    for rank in range(p):
+        a, b = (sides[0].get(_row_name(golden, rank)), sides[1].get(_row_name(new, rank)))
+        steps = range(golden.program.offsets[rank], golden.program.offsets[rank + 1])
+        first = new.program.offsets[rank]
+        kept = range(first, new.program.offsets[rank + 1])
+        if a is None or b is None or _names(a, b) != _names(b, a):
+            continue
+        if matching.new_of[steps.start : steps.stop] != array("q", kept):
+            continue
+        places = zip(_places(golden, a, steps), _places(new, b, kept), strict=True)
+        for at, (x, y) in enumerate(places):
+            if abs(x - y) == 1:
+                step = steps.start + min(x, y)
+                told = by_step.get(step)
+                if told is None or told.what is What.DELAYED:
+                    beside = a.labels[at]
+                    swap = StepChange(What.SWAPPED, step, first + min(x, y), beside=beside)
+                    by_step[step] = swap
+            elif x != y:
+                others.append(_stands(golden, a, at, steps, (x, y)))
+    gone = [change for change in changes if change.golden == NOTHING]
+    return [*by_step.values(), *gone], others
+
+
+def _places(line: Timeline, row: Row, steps: range) -> list[int]:
+    """How many of the rank's steps are over when each of the row begins."""
+    ends = line.end_ns[steps.start : steps.stop]
+    return [bisect_right(ends, ns) for ns in row.start_ns]
+
+
+def _stands(golden: Timeline, row: Row, at: int, steps: range, places: tuple[int, int]) -> Change:
+    x, y = (_behind(golden, steps, place) for place in places)
+    text = f"row {row.name}: {row.labels[at]!r} stands {y} instead of {x}"
+    return Change(f"row {row.name}", x, y, text, row.start_ns[at])
+
+
+def _behind(line: Timeline, steps: range, place: int) -> str:
+    rank = line.program.rank_of_step(steps.start)
+    return f"behind {line.program.ranks[rank][place - 1]}" if place else "before all actions"
+
+
+def _row_name(line: Timeline, rank: int) -> str:
+    return f"{PIPELINE} / {drawn.rank_name(rank, line.program.num_ranks)}"
+
+
 def _held_rows(line: Timeline) -> dict[str, Row]:
     """What else held each rank, by the name of its row."""
     if line.found is not None:
@@ -147,7 +206,7 @@ def _at(
     line: Timeline, rows: dict[str, Row], rank: int, span: tuple[int, int]
 ) -> tuple[str, str] | None:
     """What held the rank then, beside its steps."""
-    row = rows.get(f"{PIPELINE} / {drawn.rank_name(rank, line.program.num_ranks)}")
+    row = rows.get(_row_name(line, rank))
     if row is None:
         return None
     at = bisect_left(row.start_ns, span[0])
