@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,20 @@ from golden import SHIPPED
 from tracegen.files import write_text
 
 every_schedule = pytest.mark.parametrize("name", SHIPPED)
+
+
+# A trace long enough for two processes to write, and what limits them to one core, or a size.
+LONG = ("run", "-s", "1f1b", "-p", "16", "-m", "1024", "-q", "-o", "x.json")
+ONE_CORE = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+SMALL_FILES = "resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))"
+
+
+def limited(limit: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command for the long trace under a limit."""
+    code = f"import os, resource; {limit}; from tracegen.cli import main; main({LONG!r})"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +72,25 @@ def test_gzip_by_suffix() -> None:
     run("run", "-s", "1f1b", "-o", "x.json")
     run("run", "-s", "1f1b", "-o", "x.json.gz")
     assert gzip.decompress(Path("x.json.gz").read_bytes()) == Path("x.json").read_bytes()
+
+
+def test_one_core_writes_what_two_write(tmp_path: Path) -> None:
+    """A long trace is written by two processes, where there are two cores."""
+    assert process(*LONG, cwd=tmp_path).returncode == 0
+    both = Path("x.json").read_bytes()
+    assert limited(ONE_CORE, tmp_path).returncode == 0
+    assert Path("x.json").read_bytes() == both
+    assert json.loads(both)["otherData"]["p"] == 16
+
+
+@pytest.mark.parametrize("more", ["", f"; {ONE_CORE}"])
+def test_a_long_trace_that_finds_no_room(tmp_path: Path, more: str) -> None:
+    Path("x.json").write_text("before")
+    done = limited(SMALL_FILES + more, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: x.json: cannot be written: File too large\n"
+    assert Path("x.json").read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_targets_that_are_no_files(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from tracegen.errors import FileError
@@ -29,6 +29,8 @@ JSON_HOLDS_NS = (1 << 42) * 1000
 
 # Events joined to one piece of text: enough to write in few calls, few enough to hold.
 BATCH = 4096
+# Steps from which on a second process is started for half of the text.
+LONG = 20_000
 # Times that are kept as text.
 KEPT = 1 << 16
 
@@ -43,11 +45,16 @@ def write(line: Timeline, target: str | Path) -> None:
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
-    write_layout(layout(line), target)
+    write_layout(layout(line), target, len(line.program) >= LONG)
 
 
-def write_layout(shown: Layout, target: str | Path) -> None:
+def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:
     """`write`, of what a trace is to show.
+
+    Args:
+        shown: the trace.
+        target: as of `write`.
+        long: whether it is worth two processes.
 
     Raises:
         FileError: if the name has another ending or the file cannot be written.
@@ -59,11 +66,16 @@ def write_layout(shown: Layout, target: str | Path) -> None:
 
         emit_proto.write(shown, target)
     else:
-        write_text(target, chunks(shown))
+        tiles, rest = parts(shown)
+        write_text(target, *((tiles, rest) if long else (chain(tiles, rest),)))
 
 
-def chunks(shown: Layout) -> Iterator[str]:
-    """The trace as JSON text, in pieces: an event a line."""
+def parts(shown: Layout) -> tuple[Iterator[str], Iterator[str]]:
+    """The trace as JSON text, in pieces, an event a line: as far as its slices, and the rest."""
+    return _slices_of_all(shown), _rest(shown)
+
+
+def _slices_of_all(shown: Layout) -> Iterator[str]:
     about = json.dumps(shown.about, separators=(",", ":"), allow_nan=False)
     yield '{"displayTimeUnit":"ns",\n"otherData":' + about + ',\n"metadata":' + about
     yield ',\n"traceEvents":[\n'
@@ -71,6 +83,10 @@ def chunks(shown: Layout) -> Iterator[str]:
     yield ",\n".join(_names(shown, ids))
     for row, (pid, tid) in zip(shown.rows, ids, strict=True):
         yield from _joined(_slices(row, pid, tid, texts))
+
+
+def _rest(shown: Layout) -> Iterator[str]:
+    ids, texts = thread_ids(shown), _Microseconds()
     for counter in shown.counters:
         yield from _joined(_samples(counter, texts))
     yield from _joined(_arrows(shown, ids, texts))

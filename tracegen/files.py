@@ -2,33 +2,98 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
+import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, NoReturn, cast
 
 from tracegen.errors import FileError
 
 STDOUT = "-"
 
 
-def write_text(target: str | Path, chunks: Iterable[str]) -> None:
+def write_text(target: str | Path, chunks: Iterable[str], rest: Iterable[str] = ()) -> None:
     """Write text as UTF-8 to a file, gzipped where its name ends in .gz, or to stdout for "-".
+
+    Args:
+        target: a path, or "-".
+        chunks: the text.
+        rest: what follows it. Where there is a core to spare it is made meanwhile.
 
     Raises:
         FileError: if the target cannot be written; what stood there is kept.
     """
     with opened(target) as file:
-        compress = str(target).endswith(".gz")
-        sink = _gzip(file) if compress else file
-        for chunk in chunks:
-            sink.write(chunk.encode())
-        if compress:
-            sink.close()
+        if str(target).endswith(".gz"):
+            with _gzip(file) as sink:
+                _write(sink, chain(chunks, rest))
+        elif rest and not is_special(target) and _can_fork():
+            _write_both(file, chunks, rest, Path(target).parent)
+        else:
+            _write(file, chain(chunks, rest))
+
+
+def _write(file: IO[bytes], chunks: Iterable[str]) -> None:
+    for chunk in chunks:
+        file.write(chunk.encode())
+
+
+def _can_fork() -> bool:
+    """Whether a second process has a core of its own, and no thread of this one could be torn."""
+    if not sys.platform.startswith("linux"):
+        return False
+    return threading.active_count() == 1 and len(os.sched_getaffinity(0)) > 1
+
+
+def _write_both(file: IO[bytes], chunks: Iterable[str], rest: Iterable[str], folder: Path) -> None:
+    """Write the chunks while a child writes the rest to a file without a name; then append it.
+
+    Raises:
+        OSError: what stopped the child.
+    """
+    with tempfile.TemporaryFile(dir=folder) as beside:
+        if not (child := os.fork()):
+            _write_and_exit(beside, rest)
+        try:
+            _write(file, chunks)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            _, status = os.waitpid(child, 0)
+        if status:
+            error = os.waitstatus_to_exitcode(status)
+            raise (
+                OSError(error, os.strerror(error))
+                if error > 0
+                else ChildProcessError(error, "killed")
+            )
+        beside.seek(0)
+        shutil.copyfileobj(beside, file, 1 << 20)
+
+
+def _write_and_exit(file: IO[bytes], chunks: Iterable[str]) -> NoReturn:
+    """As the child: say with the exit code what went wrong, and leave the rest to the parent."""
+    code = errno.EIO
+    try:
+        _write(file, chunks)
+        file.flush()
+        code = 0
+    except OSError as error:
+        code = error.errno or code
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
 
 
 @contextmanager
