@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from tracegen.execute.measure import Measurement
+    from tracegen.execute.measure import Measurement, Spread
     from tracegen.execute.options import Options
     from tracegen.ir import Program
     from tracegen.timeline import Timeline
@@ -235,8 +235,27 @@ def ops(found: Measurement) -> list[tuple[int, str, float, float]]:
     ]
 
 
-def _error(measured: float, predicted: float) -> str:
-    return f"{predicted / measured - 1:+.1%}" if measured else ""
+# A share of less says nothing: that long a process may be kept waiting for nothing at all.
+TINY_US = 10.0
+
+
+def _error(measured_us: float, predicted_us: float) -> str:
+    """How far off the prediction is: a share of what was measured, of what is tiny the time."""
+    if measured_us < TINY_US:
+        return f"{predicted_us - measured_us:+.3f} us"
+    return f"{predicted_us / measured_us - 1:+.1%}"
+
+
+def _slowest(spread: Spread) -> str:
+    """Which rank made the slowest step slow, if one did."""
+    from tracegen.view import duration
+
+    rank, beyond = spread.straggler
+    if len(spread.makespans_ns) == 1:
+        return ""
+    if beyond <= 0:
+        return "; in the slowest, no rank computed longer than it mostly does"
+    return f"; in the slowest, rank {rank} computed {duration(beyond)} longer than it mostly does"
 
 
 def figures(found: Measurement) -> Iterator[Text | Table]:
@@ -247,11 +266,9 @@ def figures(found: Measurement) -> Iterator[Text | Table]:
     from tracegen.view import duration
 
     spread, facts = found.spread, found.line.config["executed"]
-    rank, beyond = spread.straggler
     yield Text(
         f"steps            {len(spread.makespans_ns)} measured: p50 {duration(spread.p50_ns)}, "
-        f"p95 {duration(spread.p95_ns)}; in the slowest, rank {rank} computed "
-        f"{duration(max(0, beyond))} longer than it mostly does"
+        f"p95 {duration(spread.p95_ns)}{_slowest(spread)}"
     )
     yield Text(f"measuring        {facts['measuring_share']:.3%} of the step")
     if facts["clock_uncertainty_us"]:
@@ -282,8 +299,12 @@ def _rows(line: Timeline, predicted: Timeline) -> Iterator[tuple[str, ...]]:
     from tracegen.view import duration
 
     both = (line.makespan_ns, predicted.makespan_ns)
-    yield ("makespan", *map(duration, both), _error(*both))
+    yield ("makespan", *map(duration, both), _error_ns(*both))
     ratios = (bubble_ratio(line), bubble_ratio(predicted))
     yield ("bubble ratio", *(f"{ratio:.2%}" for ratio in ratios), "")
     for rank, busy in enumerate(zip(line.busy_ns, predicted.busy_ns, strict=True)):
-        yield (f"rank {rank} busy", *map(duration, busy), _error(*busy))
+        yield (f"rank {rank} busy", *map(duration, busy), _error_ns(*busy))
+
+
+def _error_ns(measured_ns: int, predicted_ns: int) -> str:
+    return _error(measured_ns / 1000, predicted_ns / 1000)

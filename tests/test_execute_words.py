@@ -1,0 +1,72 @@
+"""What is printed of an execution, of timelines made up for it; no torch."""
+
+from __future__ import annotations
+
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tracegen
+from tracegen import Costs
+from tracegen.cli.execute import figures
+from tracegen.execute.measure import Spread
+
+
+def printed(line: tracegen.Timeline, predicted: tracegen.Timeline, spread: Spread) -> list[str]:
+    line.config["executed"] = {
+        "measuring_share": 0.001,
+        "clock_uncertainty_us": 0,
+        "device": "cpu",
+    }
+    found: Any = SimpleNamespace(
+        line=line,
+        predicted=predicted,
+        spread=spread,
+        broken_waits=[],
+        outcome=SimpleNamespace(verdict=None),
+    )
+    console = Console(width=140, record=True, file=StringIO())
+    for figure in figures(found):
+        console.print(figure)
+    return [text.rstrip() for text in console.export_text().splitlines()]
+
+
+def replayed(f: float, i: float, w: float) -> tracegen.Timeline:
+    program = tracegen.compile("zb-h1", 2, 4, communication=False)
+    return tracegen.replay(program, Costs(f_us=f, i_us=i, w_us=w))
+
+
+def test_a_share_of_what_is_tiny_is_a_time_instead() -> None:
+    """I of a first stage, which is all but empty: 2.5 us measured, 185 us predicted."""
+    steps = Spread([100_000, 110_000], 100_000, 110_000, (1, 8_000))
+    lines = printed(replayed(1000, 2.5, 10), replayed(1100, 185, 9), steps)
+    row = {" ".join(text.split()[:3]): " ".join(text.split()[3:]) for text in lines}
+    assert row["stage 0 F"] == "1.000 ms 1.100 ms +10.0%"
+    assert row["stage 0 I"] == "0.003 ms 0.185 ms +182.500 us"
+    assert row["stage 0 W"] == "0.010 ms 0.009 ms -10.0%"
+
+
+@pytest.mark.parametrize(
+    ("makespans", "straggler", "said"),
+    [
+        ([100_000, 110_000], (1, 8_000), "in the slowest, rank 1 computed 8.000 us longer than"),
+        ([100_000, 110_000], (0, 0), "in the slowest, no rank computed longer than"),
+        ([100_000, 110_000], (0, -5), "in the slowest, no rank computed longer than"),
+    ],
+)
+def test_the_slowest_step(makespans: list[int], straggler: tuple[int, int], said: str) -> None:
+    spread = Spread(makespans, 100_000, 110_000, straggler)
+    first, *_ = printed(replayed(1, 1, 1), replayed(1, 1, 1), spread)
+    assert first == (
+        f"steps            2 measured: p50 100.000 us, p95 110.000 us; {said} it mostly does"
+    )
+
+
+def test_of_one_step_there_is_no_slowest() -> None:
+    first, *_ = printed(
+        replayed(1, 1, 1), replayed(1, 1, 1), Spread([100_000], 100_000, 100_000, (0, 0))
+    )
+    assert first == "steps            1 measured: p50 100.000 us, p95 100.000 us"
