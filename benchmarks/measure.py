@@ -33,9 +33,11 @@ class Took:
 
 def run(command: list[str], timeout_s: float | None = None) -> Took | None:
     """Run a command to its end; None if it took longer than `timeout_s`."""
+    # Compiled once and kept, as where it is installed.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile("w+") as out:
         start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             wall = time.perf_counter() - start

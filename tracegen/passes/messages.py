@@ -36,7 +36,7 @@ def is_message(code: int) -> bool:
 
 def has_messages(program: Program) -> bool:
     """Whether the program says itself where its SEND and RECV stand."""
-    return any(is_message(code) for stream in program.ranks for code in stream.codes)
+    return any(kind in program.kinds for kind in MESSAGES)
 
 
 def other_end(program: Program, code: int) -> int:
