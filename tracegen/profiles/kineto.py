@@ -23,7 +23,7 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.profiles.inferred import infer
 from tracegen.profiles.model import Message, Recorded, Window
-from tracegen.profiles.process import Device, Key, Process, join
+from tracegen.profiles.process import Device, Key, Process, correlation, join, rank_said
 from tracegen.profiles.processes import (
     AS_THEY_WERE,
     actors,
@@ -65,8 +65,6 @@ _NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
 
-# Ids are of 64 bits, with a sign or without.
-_WORD = 1 << 63
 # What Kineto writes at the end of a file.
 _END = "Record Window End"
 
@@ -93,18 +91,39 @@ def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> li
         FileError: if it is no trace, nothing in it is an action, or what its processes did
             cannot be told apart.
     """
-    gather = _Gather(path, Namer(pattern), warnings)
-    stream = Stream(path, warnings)
     with without_collection():
-        for events in stream.events():
-            gather.feed(events)
-        return gather.recorded(stream.about)
+        noted = Warnings()
+        gather, about = _gathered(path, pattern, noted, with_flows=False)
+        if gather.lacks_flows():
+            noted = Warnings()
+            gather, about = _gathered(path, pattern, noted, with_flows=True)
+        try:
+            return gather.recorded(about)
+        finally:
+            warnings.take(noted)
+
+
+def _gathered(
+    path: str | Path, pattern: str | None, warnings: Warnings, with_flows: bool
+) -> tuple[_Gather, dict[str, Any]]:
+    gather = _Gather(path, Namer(pattern), warnings, with_flows)
+    stream = Stream(path, warnings)
+    for events in stream.events():
+        gather.feed(events)
+    return gather, stream.about
 
 
 class _Gather:
-    """Takes the events of a file, and keeps what tiles are made of, as columns."""
+    """Takes the events of a file, and keeps what tiles are made of, as columns.
 
-    def __init__(self, path: str | Path, namer: Namer, warnings: Warnings) -> None:
+    Flows to a device, two for each kernel, are kept only if they are asked for: most files tie
+    kernels to their launches by correlation ids too.
+    """
+
+    def __init__(
+        self, path: str | Path, namer: Namer, warnings: Warnings, with_flows: bool
+    ) -> None:
+        self.with_flows, self.flows_left = with_flows, False
         self.path, self.namer, self.warnings = path, namer, warnings
         self.base: int | None = None
         self.processes: dict[Key, Process] = {}
@@ -197,7 +216,7 @@ class _Gather:
         elif kind == _ACTION:
             window = Window(start, end, known[1], known[2], thread=event.get("tid"))
             found.windows.append(window)
-            process.said |= _rank_said(event.get("args"))
+            process.said |= rank_said(event.get("args"))
         elif kind in (_SEND_OP, _RECEIVE_RANGE):
             to = found.sends if kind == _SEND_OP else found.receives
             to.append(Message(start, end))
@@ -240,14 +259,14 @@ class _Gather:
         return None
 
     def _call(self, event: dict[str, Any], start: int, end: int) -> None:
-        number = _correlation(event)
+        number = correlation(event)
         if number is not None:
             process = self._process(event)
             process.ids.append(number)
             process.called.append(start)
 
     def _kernel(self, event: dict[str, Any], start: int, end: int) -> None:
-        number, between = _correlation(event), bool(_BETWEEN_RANKS.search(str(event.get("name"))))
+        number, between = correlation(event), bool(_BETWEEN_RANKS.search(str(event.get("name"))))
         device = self._device(event)
         if number is None:
             device.loose.append((event.get("tid"), start, end, between))
@@ -261,12 +280,18 @@ class _Gather:
         if category == "fwdbwd":
             if phase == "s":
                 self._process(event).unmarked.forward.append(self._ns(event["ts"]))
+        elif not self.with_flows:
+            self.flows_left = True
         elif category == "ac2g" or event.get("name") == "ac2g":
             ns, number = self._ns(event["ts"]), event.get("id")
             if phase == "s":
                 self._process(event).flows[number] = ns
             else:
                 self._device(event).flows[event.get("tid"), ns] = number
+
+    def lacks_flows(self) -> bool:
+        """Whether only the flows that were left say what launched some kernels."""
+        return self.flows_left and any(device.loose for device in self.devices.values())
 
     def recorded(self, about: dict[str, Any]) -> list[Recorded]:
         """What was gathered, in order, by rank.
@@ -360,17 +385,3 @@ class _Gather:
                     True  # torch's GPipe computes the loss after the range
                 )
         return found
-
-
-def _rank_said(args: Any) -> set[int]:
-    """The rank that AMD's TraceFuse writes into every event."""
-    rank = args.get("rank") if type(args) is dict else None
-    return {rank} if type(rank) is int else set()
-
-
-def _correlation(event: dict[str, Any]) -> int | None:
-    args = event.get("args")
-    number = args.get("correlation") if type(args) is dict else None
-    if type(number) is not int:
-        return None
-    return number if -_WORD <= number < _WORD else (number + _WORD) % (2 * _WORD) - _WORD

@@ -10,6 +10,9 @@ from typing import Any
 from tracegen.profiles.inferred import Unmarked
 from tracegen.profiles.model import Columns, Recorded, column
 
+# Ids are of 64 bits, with a sign or without.
+_WORD = 1 << 63
+
 # Which of the files that were put one after the other, and the pid.
 Key = tuple[int, Any]
 
@@ -102,3 +105,18 @@ def join(process: Process, devices: Iterable[Device]) -> int:
     compute.sort("launched")
     between.sort("launched")
     return lost
+
+
+def rank_said(args: Any) -> set[int]:
+    """The rank that AMD's TraceFuse writes into every event."""
+    rank = args.get("rank") if type(args) is dict else None
+    return {rank} if type(rank) is int else set()
+
+
+def correlation(event: dict[str, Any]) -> int | None:
+    """The id that ties a kernel to the call that launched it."""
+    args = event.get("args")
+    number = args.get("correlation") if type(args) is dict else None
+    if type(number) is not int:
+        return None
+    return number if -_WORD <= number < _WORD else (number + _WORD) % (2 * _WORD) - _WORD

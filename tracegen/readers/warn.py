@@ -23,6 +23,13 @@ class Warnings:
         if self._count[kind] <= SHOWN:
             self._shown.setdefault(kind, []).append(text)
 
+    def take(self, other: Warnings) -> None:
+        """Add what another has noted."""
+        for kind, shown in other._shown.items():
+            mine = self._shown.setdefault(kind, [])
+            mine += shown[: max(0, SHOWN - len(mine))]
+            self._count[kind] += other._count[kind]
+
     def texts(self) -> list[str]:
         """Every remark, a line each, in the order of the first of each kind."""
         lines = []
