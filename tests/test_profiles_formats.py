@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,36 @@ def test_nsys_exports(kernels: bool, text_ids: bool) -> None:
         assert found.found is not None
         no_kernels = [text for text in found.found.warnings if "no CUDA kernels" in text]
         assert bool(no_kernels) == (not kernels)
+
+
+@pytest.mark.parametrize("version", ["_V2", "_V3"])
+def test_tables_of_newer_nsys_exports(version: str) -> None:
+    """Their names have a version; an empty table of an older one may be there too."""
+    line = replayed("interleaved-1f1b", 2, 4, 2)
+    made.nsys(Path("all.sqlite"), line, [0, 1], kernels=True)
+    with closing(sqlite3.connect("all.sqlite")) as base:
+        kinds = ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
+        for table in (*kinds, "StringIds"):
+            base.execute(f"ALTER TABLE {table} RENAME TO {table}{version}")
+            base.execute(f"CREATE TABLE {table} (start INTEGER)")
+        base.commit()
+    found = read(["all.sqlite"], name_pattern=made.PATTERN)
+    assert found.program.ranks == line.program.ranks
+    assert found.start_ns == pytest.approx(line.start_ns, abs=1)
+    assert found.config["executed"]["tiles_of"] == "kernels launched during each range"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("start, end, globalTid", "its NVTX_EVENTS names no range: it has no text, and no textId"),
+        ("start, text", "its NVTX_EVENTS has no end, no globalTid"),
+    ],
+)
+def test_nsys_tables_that_lack_what_is_needed(columns: str, said: str) -> None:
+    with closing(sqlite3.connect("a.sqlite")) as base:
+        base.execute(f"CREATE TABLE NVTX_EVENTS ({columns})")
+    assert refusal("show", "a.sqlite") == f"a.sqlite: {said}"
 
 
 def test_nsys_exports_that_cannot_be_read() -> None:

@@ -3,7 +3,8 @@
 Read are the tables NVTX_EVENTS (push/pop and start/end ranges, eventType 59 and 60; times in
 ns; text, or textId of StringIds), CUPTI_ACTIVITY_KIND_RUNTIME and CUPTI_ACTIVITY_KIND_KERNEL
 (joined by correlationId and process) and TARGET_INFO_SESSION_START_TIME, as the documentation
-of Nsight Systems' SQLite schema has them. A globalTid holds its process in bits 24 to 47.
+of Nsight Systems' SQLite schema has them; newer exports add _V2 or _V3 to a name. A globalTid
+holds its process in bits 24 to 47.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tracegen.readers.warn import Warnings
 
 _BETWEEN_RANKS = re.compile(r"nccl|nvshmem|deep_ep", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
+_VERSION = re.compile(r"(.*?)(?:_V(\d{1,4}))?$", re.DOTALL)
 _PROCESS = 0xFFFFFF000000
 NO_KERNELS = "it holds no CUDA kernels: tiles are the ranges, with whatever wait is inside them"
 
@@ -39,7 +41,7 @@ def read(path: Path, pattern: str | None, warnings: Warnings) -> list[Recorded]:
     namer = Namer(pattern)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
-            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
+            tables = _tables(base)
             if "NVTX_EVENTS" not in tables:
                 raise FileError(
                     f"{path}: it has no table NVTX_EVENTS; expected the output of `nsys export "
@@ -69,6 +71,15 @@ def read(path: Path, pattern: str | None, warnings: Warnings) -> list[Recorded]:
     return ordered
 
 
+def _tables(base: sqlite3.Connection) -> dict[str, str]:
+    """The tables by their names without a version; of several versions the last."""
+    found: dict[str, tuple[int, str]] = {}
+    for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"):
+        plain, version = _VERSION.match(name).groups()  # type: ignore[union-attr]
+        found[plain] = max(found.get(plain, (-1, "")), (int(version or 0), name))
+    return {plain: name for plain, (_, name) in found.items()}
+
+
 def _nothing(path: Path, pattern: str | None) -> str:
     what = "is named as an action" if pattern is None else f"matches --name-pattern {pattern!r}"
     return (
@@ -78,18 +89,21 @@ def _nothing(path: Path, pattern: str | None) -> str:
 
 
 def _windows(
-    base: sqlite3.Connection, path: Path, namer: Namer, tables: set[str]
+    base: sqlite3.Connection, path: Path, namer: Namer, tables: dict[str, str]
 ) -> dict[int, Recorded]:
-    columns = {row[1] for row in base.execute("PRAGMA table_info(NVTX_EVENTS)")}
-    if not {"start", "end", "globalTid"} <= columns:
-        raise FileError(f"{path}: its NVTX_EVENTS has no start, end and globalTid")
+    events, strings = tables["NVTX_EVENTS"], tables.get("StringIds")
+    columns = _columns(base, events)
+    if missing := [one for one in ("start", "end", "globalTid") if one not in columns]:
+        raise FileError(f"{path}: its {events} has no {', no '.join(missing)}")
     text, join = "e.text", ""
-    if "textId" in columns and "StringIds" in tables:
+    if "textId" in columns and strings:
         text = "COALESCE(e.text, s.value)" if "text" in columns else "s.value"
-        join = " LEFT JOIN StringIds s ON s.id = e.textId"
+        join = f" LEFT JOIN {strings} s ON s.id = e.textId"
+    elif "text" not in columns:
+        raise FileError(f"{path}: its {events} names no range: it has no text, and no textId")
     kinds = " AND e.eventType IN (59, 60)" if "eventType" in columns else ""
     query = (
-        f"SELECT e.start, e.end, e.globalTid, {text} FROM NVTX_EVENTS e{join} "
+        f"SELECT e.start, e.end, e.globalTid, {text} FROM {events} e{join} "
         f"WHERE e.end IS NOT NULL{kinds} ORDER BY e.start"
     )
     found: dict[int, Recorded] = {}
@@ -106,25 +120,32 @@ def _windows(
     return found
 
 
-def _kernels(base: sqlite3.Connection, found: dict[int, Recorded], tables: set[str]) -> None:
+def _columns(base: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
+
+
+def _kernels(base: sqlite3.Connection, found: dict[int, Recorded], tables: dict[str, str]) -> None:
     """Give each process its kernels, by launch."""
-    kernels, calls = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
-    if not {kernels, calls} <= tables:
+    kernels = tables.get("CUPTI_ACTIVITY_KIND_KERNEL")
+    calls = tables.get("CUPTI_ACTIVITY_KIND_RUNTIME")
+    if kernels is None or calls is None:
         return
-    columns = {row[1] for row in base.execute(f"PRAGMA table_info({kernels})")}
-    name = next((c for c in ("shortName", "demangledName") if c in columns), "NULL")
+    columns = _columns(base, kernels)
+    name = next((f"k.{c}" for c in ("shortName", "demangledName") if c in columns), "NULL")
+    label, join = "NULL", ""
+    if strings := tables.get("StringIds"):
+        label, join = "s.value", f"LEFT JOIN {strings} s ON s.id = {name} "
     process = "k.globalPid" if "globalPid" in columns else "r.globalTid"
     query = (
-        f"SELECT r.start, k.start, k.end, r.globalTid, s.value FROM {kernels} k "
+        f"SELECT r.start, k.start, k.end, r.globalTid, {label} FROM {kernels} k "
         f"JOIN {calls} r ON r.correlationId = k.correlationId "
         f"AND (r.globalTid & {_PROCESS}) = ({process} & {_PROCESS}) "
-        f"LEFT JOIN StringIds s ON s.id = {'NULL' if name == 'NULL' else f'k.{name}'} "
-        "ORDER BY r.start"
+        f"{join}ORDER BY r.start"
     )
-    for launched, start, end, thread, label in _rows(base, query):
+    for launched, start, end, thread, called in _rows(base, query):
         one = found.get(thread & _PROCESS)
         if one is not None:
-            to = one.copies if _BETWEEN_RANKS.search(label or "") else one.kernels
+            to = one.copies if _BETWEEN_RANKS.search(called or "") else one.kernels
             to.add(start, end)
             to.launched.append(launched)
 
@@ -133,12 +154,10 @@ def _rows(base: sqlite3.Connection, query: str) -> Iterator[tuple[int, int, int,
     yield from base.execute(query)
 
 
-def _started(base: sqlite3.Connection, tables: set[str]) -> int:
+def _started(base: sqlite3.Connection, tables: dict[str, str]) -> int:
     """When the session started, in ns of UTC; 0 if it does not say."""
-    if "TARGET_INFO_SESSION_START_TIME" not in tables:
+    table = tables.get("TARGET_INFO_SESSION_START_TIME")
+    if table is None or "utcEpochNs" not in _columns(base, table):
         return 0
-    columns = [row[1] for row in base.execute("PRAGMA table_info(TARGET_INFO_SESSION_START_TIME)")]
-    if "utcEpochNs" not in columns:
-        return 0
-    row = base.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+    row = base.execute(f"SELECT utcEpochNs FROM {table}").fetchone()
     return int(row[0]) if row and row[0] is not None else 0
