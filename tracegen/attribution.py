@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from tracegen import metrics
@@ -60,7 +62,26 @@ def idle(line: Timeline, rank: int) -> list[Part]:
     """The parts of a rank's idle time, in order; their lengths add up to `line.idle_ns[rank]`."""
     if line.kernels is not None:
         return [part for part in _beside_kernels(line, rank) if part.ns > 0]
-    return [part for part in _Gaps(line, rank).parts() if part.ns > 0]
+    parts = [part for part in _Gaps(line, rank).parts() if part.ns > 0]
+    return list(_exposing(line, rank, parts)) if line.collectives else parts
+
+
+def _exposing(line: Timeline, rank: int, parts: list[Part]) -> Iterator[Part]:
+    """The parts, with those apart in which the rank's communication stream runs."""
+    ran = line.collectives[rank]
+    for part in parts:
+        now = part.start_ns
+        for one in islice(ran, bisect_right(ran, now, key=lambda one: one.end_ns), None):
+            if one.start_ns >= part.end_ns:
+                break
+            begin, until = max(one.start_ns, now), min(one.end_ns, part.end_ns)
+            if until > begin:
+                if begin > now:
+                    yield replace(part, start_ns=now, end_ns=begin)
+                yield Part(begin, until, Cause.EXPOSED, part.at, str(one), rank)
+                now = until
+        if part.end_ns > now:
+            yield replace(part, start_ns=now)
 
 
 def totals(line: Timeline, rank: int) -> Counter[Cause]:

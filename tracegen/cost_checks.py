@@ -11,7 +11,8 @@ from tracegen.errors import CostError
 from tracegen.moe import MoE
 
 TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
-WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us")
+WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us", "unshard_us")
+ZERO = (0, 1, 2, 3)
 OF_STAGE = (*TIMES, *WHOLE_STAGE, "activation_bytes", "microbatch", "moe")
 OF_RANK = ("slowdown",)
 OF_MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "w_stash_bytes")
@@ -53,6 +54,32 @@ def check_noise(sigma: Any, seed: Any) -> None:
         raise CostError(f"jitter = {sigma} is beyond any noise; it is a sigma, such as 0.05")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise CostError(f"seed = {seed!r}; use a whole number")
+
+
+def check_zero(zero: Any, moe: Any, gathers: bool) -> None:
+    """What is sharded among data-parallel peers, and what goes with it.
+
+    Args:
+        zero: of ZERO, or None.
+        moe: the kernel costs, or None.
+        gathers: whether an UNSHARD takes time.
+
+    Raises:
+        CostError: naming what contradicts it.
+    """
+    if zero is None:
+        if gathers:
+            raise CostError("unshard_us without zero: nothing is sharded; add zero = 3, or 1")
+        return
+    if zero not in ZERO or isinstance(zero, bool | float):
+        raise CostError(f"zero = {zero!r}; use 0, 1, 2 or 3")
+    if zero == 0 and gathers:
+        raise CostError("unshard_us with zero = 0: nothing is sharded; use zero = 1, 2 or 3")
+    if moe is not None:
+        raise CostError(
+            f"zero = {zero} beside kernel costs (moe), whose all-to-all has the communication "
+            "stream; give one or the other"
+        )
 
 
 def check_memory(memory: Any) -> None:

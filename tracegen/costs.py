@@ -26,6 +26,7 @@ from tracegen.cost_checks import (
     check_noise,
     check_number,
     check_table,
+    check_zero,
 )
 from tracegen.errors import CostError
 from tracegen.ir import Program
@@ -66,12 +67,18 @@ class Costs:
         seed: which factors.
         grad_sync_us: a stage's gradient all-reduce or reduce-scatter among its data-parallel
             peers, after its rank's last action of a step, in µs. A number, or one a stage.
+            With `zero`, after the stage's last one instead, on the communication stream.
         replica_sync_us: the sum of a stage's gradients over the replicas that crossing chains
             hold (Chimera, DualPipe): begins when all have come to it. A number, or one a stage.
         optimizer_us: a stage's optimizer step, after that. A number, or one a stage.
         memory: what a stage's weights hold beside activations, in bytes: weight_bytes,
             gradient_bytes, optimizer_bytes, and w_stash_bytes, kept of each microbatch from its
             I to its W. Each a number, or one a stage.
+        zero: what data-parallel peers shard, by ZeRO's stages: 0 nothing, 1 the optimizer's state,
+            2 gradients too, 3 weights too. UNSHARD and REDUCE_GRAD then run on a communication
+            stream of each rank (see `collective`): with 1 and 2 each stage is gathered once a
+            step, with 3 where PyTorch's FSDP would. None: ranks have no such stream.
+        unshard_us: the all-gather of a stage's weights, in µs. A number, or one a stage.
 
     Raises:
         CostError: for a cost that is no finite number >= 0, or contradicts another.
@@ -99,6 +106,8 @@ class Costs:
     optimizer_us: Each = 0.0
     memory: Mapping[str, Each] = field(default_factory=dict)
     r_us: Each | None = None
+    zero: int | None = None
+    unshard_us: Each = 0.0
 
     def __post_init__(self) -> None:
         for name in (*TIMES, *WHOLE_STAGE, "boundary_bytes", "activation_bytes"):
@@ -118,6 +127,8 @@ class Costs:
             check_table(where, table, allowed)
         check_noise(self.jitter, self.seed)
         check_memory(self.memory)
+        gathers = any(_each(self.unshard_us)) or any("unshard_us" in e for e in self.stage.values())
+        check_zero(self.zero, self.moe, gathers)
         whole = [name for name in TIMES if getattr(self, name) is not None]
         check_kernels(self.moe, whole, self.stage, self.microbatch)
         lengths = {len(v) for n in TIMES if isinstance(v := getattr(self, n), Sequence)}
@@ -146,6 +157,8 @@ class Costs:
         quiet = ("jitter", "seed", "r_us", *WHOLE_STAGE)  # 0 goes without saying
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         data = {name: value for name, value in data.items() if name not in quiet or value}
+        if self.zero is None:
+            del data["zero"]
         if self.moe is not None:
             plain = {n: v for n, v in data.items() if n not in (*TIMES, "moe") and v != {}}
             return {**plain, "moe": self.moe.in_force()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tracegen.clock import PENDING, Run
+from tracegen.collective import is_collective
 from tracegen.deps import NOTHING, index, waits
 from tracegen.full_work import FullWork
 from tracegen.held import Held
@@ -36,6 +38,7 @@ class Columns:
     Attributes:
         program: what ran, compute only; of a program that hangs, what ran before it did.
         held: by rank, what else held it, in order.
+        collectives: by rank, what ran on its other stream, in order; empty if there is none.
         stuck: by rank, the action that it never came past, NOTHING if it finished.
         spans: as `Timeline.queued`.
     """
@@ -46,6 +49,7 @@ class Columns:
     blocker: array[int] = field(default_factory=_column)
     busy: list[int] = field(default_factory=list)
     held: list[list[Held]] = field(default_factory=list)
+    collectives: list[list[Held]] = field(default_factory=list)
     stuck: list[int] = field(default_factory=list)
     spans: dict[tuple[int, int, bool], tuple[int, int]] = field(default_factory=dict)
 
@@ -66,6 +70,12 @@ class _Reading:
             self.action_of[first] = self.action_of[last] = action
         self.begins = set(full.program.offsets)
         self.origins: dict[int, int] = {}
+        self.beside = full.two_streams
+        self.before = self.in_streams() if self.beside else {}
+
+    def in_streams(self) -> dict[int, int]:
+        """The job before each on its stream."""
+        return {b: a for jobs in self.full.work.streams for a, b in pairwise(jobs)}
 
     def columns(self) -> Columns:
         program, offsets = self.full.program, self.full.program.offsets
@@ -107,7 +117,7 @@ class _Reading:
     def rank(self, rank: int, found: Columns) -> None:
         program, done = self.full.program, self.done
         stream, base = program.ranks[rank], program.offsets[rank]
-        held: list[Held] = []
+        held, collectives = list[Held](), list[Held]()
         busy, before = 0, 0
         for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
             action = base + at
@@ -117,7 +127,7 @@ class _Reading:
                     break
                 step = at * self.num_steps // len(stream)
                 one = self.hold(rank, action, code, mate, step, before)
-                held.append(one)
+                (collectives if self.beside and is_collective(code) else held).append(one)
                 busy += one.end_ns - one.start_ns if one.is_optimizer and one.over else 0
             elif done.end[last] == PENDING:
                 break
@@ -131,6 +141,8 @@ class _Reading:
             if done.end[last] == PENDING:
                 break
         found.held.append(held)
+        if self.beside:
+            found.collectives.append(collectives)
         found.busy.append(busy)
 
     def hold(self, rank: int, action: int, code: int, mate: int, step: int, before: int) -> Held:
@@ -185,6 +197,8 @@ class _Reading:
             return work.wait_on[work.first_wait[job]]
         if (by := self.done.blocker[job]) != NOTHING:
             return by
+        if self.beside:
+            return self.before.get(job, NOTHING)
         action = self.action_of[job]
         if action == NOTHING:  # a barrier
             return job - 1 if self.action_of[job - 1] == NOTHING else NOTHING

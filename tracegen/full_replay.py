@@ -9,7 +9,7 @@ from dataclasses import replace
 from tracegen import deadlock, dynamic, full_line, full_work
 from tracegen.clock import Run
 from tracegen.costs import Costs
-from tracegen.errors import DeadlockError
+from tracegen.errors import CostError, DeadlockError
 from tracegen.ir import (
     KIND_MASK,
     REDUCE_GRAD,
@@ -22,6 +22,7 @@ from tracegen.memory import peaks
 from tracegen.mode import Mode
 from tracegen.passes.communication import add_communication, without_messages
 from tracegen.passes.messages import add_fused, add_naive, check_messages, has_messages
+from tracegen.passes.whole_stage import add_zero
 from tracegen.recompute import marked
 from tracegen.repeat import repeat
 from tracegen.tail import tails
@@ -34,7 +35,8 @@ PLACED = {"torch": add_communication, "naive": add_naive, "fused": add_fused}
 
 def is_plain(program: Program, times: Times, mode: Mode) -> bool:
     """Whether ranks do nothing but one step's compute, each in its order, without blocking."""
-    return mode == Mode() and not any(tails(program.compute_only(), times))
+    plain = mode == Mode() and times.zero is None
+    return plain and not any(tails(program.compute_only(), times))
 
 
 def replay(
@@ -74,6 +76,7 @@ def until_it_hangs(
         found.spans,
         {"replay": mode.given()} if mode != Mode() else {},
         held=found.held,
+        collectives=found.collectives,
         source=program,
         hangs=deadlock.hangs(full, done, found.stuck),
     )
@@ -86,7 +89,10 @@ def prepare(program: Program, times: Times, mode: Mode) -> Program:
 
     Raises:
         ProgramError: if the program's own SEND and RECV are not those it needs.
+        CostError: if the mode and the costs contradict each other.
     """
+    if times.zero is not None:
+        return _with_zero(program, times, times.zero, mode)
     if mode.dynamic:
         compute = program.compute_only()
         after = tails(compute, times)
@@ -101,8 +107,22 @@ def prepare(program: Program, times: Times, mode: Mode) -> Program:
     return repeat(program, mode.steps, tails(program, times))
 
 
+def _with_zero(program: Program, times: Times, zero: int, mode: Mode) -> Program:
+    """With what runs on the ranks' communication streams."""
+    for asked, text, why in (
+        (mode.blocking, "p2p = blocking", "messages and collectives would have no common order"),
+        (mode.dynamic, "dispatch = dynamic", "collectives stand in the order of the program"),
+        (mode.sync, "sync", "its barriers wait for the compute streams alone"),
+    ):
+        if asked:
+            raise CostError(f"zero = {zero} with {text}: {why}; leave one out")
+    program = add_zero(without_messages(program), zero)
+    program = program.with_ranks(_what_lasts(stream, times) for stream in program.ranks)
+    return repeat(program, mode.steps, tails(program, times))
+
+
 def _what_lasts(stream: Stream, times: Times) -> Stream:
-    """The stream without UNSHARD, RESHARD, and without REDUCE_GRAD that costs nothing."""
+    """The stream without RESHARD, and without UNSHARD and REDUCE_GRAD that cost nothing."""
     whole = (UNSHARD, RESHARD, REDUCE_GRAD)
     kept = [
         at

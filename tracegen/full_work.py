@@ -5,21 +5,26 @@ rank comes to it (*posts*), and it is over, a transfer's time after both ends
 have come. A sum over replicas is two: the rank comes to it, and the sum itself,
 which begins when all have come. Jobs are numbered by rank, in order; after them
 come the barriers, then the transfers on links that have a bandwidth.
+
+With `zero` among the costs every rank has a second stream, for its collectives.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tracegen.collective import is_collective
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import (
     KIND_MASK,
     NO_MATE,
     OPTIMIZER,
     RECV_B,
+    REDUCE_GRAD,
     SEND_F,
     STAGE_MASK,
     STAGE_SHIFT,
@@ -58,6 +63,7 @@ class FullWork:
         ends: of each message, the action of its other end, by its code.
         flights: of each message, (latency, bandwidth part) in ns, by its code.
         carried: what the jobs of links carry.
+        two_streams: whether every rank has one for its collectives.
     """
 
     work: Work
@@ -67,6 +73,7 @@ class FullWork:
     ends: dict[int, int]
     flights: dict[int, tuple[int, int]]
     carried: list[Carried]
+    two_streams: bool
 
 
 def lower(program: Program, times: Times, blocking: bool, sync: bool) -> FullWork:
@@ -152,7 +159,9 @@ class _Lowering:
     def lower(self) -> FullWork:
         for rank in range(self.program.num_ranks):
             self.rank(rank)
-        streams: list[range] = [range(a, b) for a, b in pairwise(self.jobs)]
+        streams: list[Sequence[int]] = [range(a, b) for a, b in pairwise(self.jobs)]
+        if two := self.times.zero is not None:
+            streams = self.two_a_rank()
         if self.sync:
             self.add_barriers()
             streams.append(range(self.barriers, self.first_transfer))
@@ -161,7 +170,19 @@ class _Lowering:
         columns = (self.duration, self.first_wait, self.wait_on, self.lag)
         work = Work(streams, *columns, self.queued)
         actions = (self.program, self.first, self.last)
-        return FullWork(work, *actions, self.ends, self.flights, self.carried)
+        return FullWork(work, *actions, self.ends, self.flights, self.carried, two)
+
+    def two_a_rank(self) -> list[Sequence[int]]:
+        """By rank the jobs of its compute stream, then by rank those of the other."""
+        beside: list[list[int]] = [[] for _ in self.program.ranks]
+        compute: list[list[int]] = [[] for _ in self.program.ranks]
+        for rank, (stream, base) in enumerate(
+            zip(self.program.ranks, self.program.offsets, strict=False)
+        ):
+            for action, code in enumerate(stream.codes, base):
+                jobs = range(self.first[action], self.last[action] + 1)
+                (beside if is_collective(code) else compute)[rank].extend(jobs)
+        return [*compute, *beside]
 
     def add(self, duration: int, waits_for: list[Wait]) -> None:
         for job, lag in waits_for:
@@ -172,7 +193,7 @@ class _Lowering:
 
     def rank(self, rank: int) -> None:
         stream, base = self.program.ranks[rank], self.program.offsets[rank]
-        before, optimizing = 0, -1
+        before, optimizing, beside = 0, -1, _Beside(self.times.zero is not None)
         for at, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True)):
             held: list[Wait] = []
             step, kind = self.step(stream.codes, at), code & KIND_MASK
@@ -182,6 +203,7 @@ class _Lowering:
             if self.sync and kind == OPTIMIZER and optimizing != step:
                 held.append((self.barriers + 2 * step, 0))
                 optimizing = step
+            held += beside.waits(code, mate, self.last[base + at])
             if is_message(code):
                 self.add(0, held)
                 self.add(0, self.meetings(base + at, code, mate))
@@ -245,3 +267,29 @@ class _Lowering:
         for step in range(self.num_steps):
             self.add(0, before[step])
             self.add(0, after[step])
+
+
+class _Beside:
+    """What the actions of a rank wait for of its other stream; nothing if it has none."""
+
+    def __init__(self, there: bool) -> None:
+        self.there = there
+        self.computed = self.reduced = NOTHING
+        self.fetched: dict[int, int] = {}
+
+    def waits(self, code: int, mate: int, job: int) -> list[Wait]:
+        """What the next action waits for, whose last job that is."""
+        if not self.there:
+            return []
+        stage, kind = code >> STAGE_SHIFT & STAGE_MASK, code & KIND_MASK
+        if is_collective(code):
+            if kind == REDUCE_GRAD:
+                self.reduced = job
+            else:
+                self.fetched[stage] = job
+            return [] if self.computed == NOTHING else [(self.computed, 0)]
+        self.computed = job
+        if kind > WEIGHT:
+            return [] if self.reduced == NOTHING else [(self.reduced, 0)]
+        stages = {stage} if mate == NO_MATE else {stage, mate >> STAGE_SHIFT & STAGE_MASK}
+        return [(self.fetched[one], 0) for one in sorted(stages & self.fetched.keys())]

@@ -28,7 +28,7 @@ from tracegen.tiles import PAIR_LETTERS as PAIR_LETTERS
 from tracegen.tiles import tiles
 from tracegen.timeline import Timeline
 
-PIPELINE, KERNELS = "pipeline", "kernels"
+PIPELINE, KERNELS = "pipeline", layout_more.KERNELS
 # Of a measured step: the tiling that replay predicts of it, and waits inside a communication.
 PREDICTED, WAITING = "predicted", "waiting"
 
@@ -63,6 +63,8 @@ def layout(line: Timeline) -> Layout:
     ]
     if line.kernels is not None:
         rows += _kernel_rows(line)
+    if line.collectives:
+        rows += layout_more.collectives(line)
     rows += _rows_beside(line)
     asked = line.config.get("rows", ())
     if "links" in asked:

@@ -22,6 +22,7 @@ from tracegen.ir import (
     STAGE_MASK,
     STAGE_SHIFT,
     SUM_REPLICAS,
+    UNSHARD,
 )
 from tracegen.shape import Row, Shape, Slice
 from tracegen.timeline import Timeline, Transfer
@@ -37,9 +38,11 @@ LETTERS = {
     SUM_REPLICAS: "SUM",
     OPTIMIZER: "Opt",
 }
+# On the communication stream, before the stage: bright green and pink.
+COLLECTIVE_LETTERS = {UNSHARD: "Uns", REDUCE_GRAD: "RDG"}
 EXCHANGE = "SR"
 
-LINKS, BUBBLES = "links", "bubbles"
+LINKS, BUBBLES, KERNELS = "links", "bubbles", "kernels"
 
 # The category of what is no compute.
 MESSAGE, GRADIENTS, STUCK = "message", "gradients", "stuck"
@@ -48,6 +51,7 @@ _MESSAGE = Shape(
     MESSAGE, ("rank", "stage", "microbatch", "op", "action", "peer", "step", "wait_us")
 )
 _SUM = Shape(GRADIENTS, ("rank", "stage", "op", "step", "wait_us"))
+_COLLECTIVE = Shape("collective", ("rank", "stage", "op", "step"))
 _OPTIMIZER = Shape("optimizer", ("rank", "stage", "op", "step"))
 _STUCK = Shape(STUCK, ("rank", "action", "waits_for"))
 _MOVED = Shape("transfer", ("from", "to", "stage", "microbatch", "queued_us", "latency_us"))
@@ -76,6 +80,27 @@ def _held(one: Held, rank: int) -> Slice:
     name = f"{name if one.mate == NO_MATE else EXCHANGE}{microbatch}"
     about = (rank, stage, microbatch, op, str(one), one.peer, one.step, waited)
     return one.start_ns, one.end_ns, name, _MESSAGE, about
+
+
+def collectives(line: Timeline) -> list[Row]:
+    """A row a rank for its communication stream, where it gathers weights and reduces gradients."""
+    p = line.program.num_ranks
+    return [
+        Row(
+            KERNELS,
+            f"{rank_name(rank, p)} communication",
+            lambda rank=rank: _collectives(line, rank),  # type: ignore[misc]
+        )
+        for rank in range(p)
+    ]
+
+
+def _collectives(line: Timeline, rank: int) -> Iterator[Slice]:
+    for one in line.collectives[rank]:
+        if one.end_ns > one.start_ns:
+            kind, stage = one.code & KIND_MASK, one.code >> STAGE_SHIFT & STAGE_MASK
+            about = (rank, stage, KINDS[kind].value, one.step)
+            yield one.start_ns, one.end_ns, f"{COLLECTIVE_LETTERS[kind]}{stage}", _COLLECTIVE, about
 
 
 def bubbles(line: Timeline) -> list[Row]:

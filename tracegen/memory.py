@@ -28,6 +28,7 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
+from tracegen.passes.whole_stage import most_whole
 from tracegen.timeline import FREED_AT, Timeline, as_number
 from tracegen.times import of_each
 
@@ -127,12 +128,30 @@ def peak_bytes(program: Program, costs: Costs) -> dict[str, list[float]] | None:
 
 
 def resident(program: Program, costs: Costs) -> list[float]:
-    """By rank, the bytes that its stages hold throughout: weights, gradients, optimizer state."""
+    """By rank, the bytes that its stages hold throughout: weights, gradients, optimizer state.
+
+    With `zero = 3`, of the weights the most that are there at once.
+    """
     S = program.num_stages
+    if costs.zero == 3:
+        return _with_sharded_weights(program, costs)
     per_stage = [sum(_size(costs, name, s, S) for name in RESIDENT) for s in range(S)]
     held = [0.0] * program.num_ranks
     for stage, rank in enumerate(program.placement.ranks):
         held[rank] += per_stage[stage]
+    return held
+
+
+def _with_sharded_weights(program: Program, costs: Costs) -> list[float]:
+    S = program.num_stages
+    weights = [_size(costs, RESIDENT[0], s, S) for s in range(S)]
+    others = [sum(_size(costs, name, s, S) for name in RESIDENT[1:]) for s in range(S)]
+    key = f"weights there at once {weights}"
+    if key not in program.memo:
+        program.memo[key] = [most_whole(stream, weights) for stream in program.ranks]
+    held: list[float] = list(program.memo[key])
+    for stage, rank in enumerate(program.placement.ranks):
+        held[rank] += others[stage]
     return held
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from tracegen.deps import NOTHING, neighbours, waits
@@ -15,6 +17,7 @@ from tracegen.ir import (
     NO_MATE,
     STAGE_MASK,
     STAGE_SHIFT,
+    UNSHARD,
     Program,
     Stream,
 )
@@ -107,10 +110,13 @@ def readable(text: str) -> str:
 def waited_for(line: Timeline, rank: int, step: int) -> str:
     """The action whose result a step of the rank waited for last, in text form.
 
-    Where messages block, the one that held it, whose result may have gone to another.
+    Where messages block, the one that held it, whose result may have gone to another. Of a
+    stage that was not there before, its UNSHARD.
     "" for a step that did not wait for another.
     """
     program, blocker = line.program, line.blocker[step]
+    if line.collectives and (fetched := _fetched(line, rank, step)):
+        return fetched
     if blocker == NOTHING:
         return ""
     previous, following = neighbours(program)
@@ -128,6 +134,24 @@ def waited_for(line: Timeline, rank: int, step: int) -> str:
     stream, where = program.ranks[other], blocker - program.offsets[other]
     made = stream.codes[where] if stream.mates[where] == NO_MATE else stream.mates[where]
     return f"{stage}{KINDS[made & KIND_MASK].value}{half >> MICROBATCH_SHIFT}"
+
+
+def _fetched(line: Timeline, rank: int, step: int) -> str:
+    """The UNSHARD at whose end a step of the rank began, in text form; "" if there is none."""
+    at = step - line.program.offsets[rank]
+    stream, start = line.program.ranks[rank], line.start_ns[step]
+    if at and line.end_ns[step - 1] == start:
+        return ""
+    halves = [half for half in (stream.codes[at], stream.mates[at]) if half != NO_MATE]
+    stages = {half >> STAGE_SHIFT & STAGE_MASK for half in halves}
+    ran = line.collectives[rank]
+    for one in islice(ran, bisect_left(ran, start, key=lambda one: one.end_ns), None):
+        if one.end_ns > start:
+            break
+        here = one.end_ns > one.start_ns and one.code & KIND_MASK == UNSHARD
+        if here and one.code >> STAGE_SHIFT & STAGE_MASK in stages:
+            return str(one)
+    return ""
 
 
 def critical_path(line: Timeline) -> array[int]:
@@ -162,7 +186,7 @@ def summary(line: Timeline) -> dict[str, Any]:
     """The figures of a timeline as plain data: the same in `--json` and in a trace's metadata.
 
     Times are in µs; `peak_activations` as Timeline has them. The figures of the
-    communication stream are there only with MoE costs.
+    communication stream are there only with MoE costs and with `zero`.
     """
     program = line.program
     found = {
@@ -181,7 +205,7 @@ def summary(line: Timeline) -> dict[str, Any]:
         "peak_activations": line.peak_activations,
         **_only_some(line),
     }
-    if line.kernels is not None:
+    if line.kernels is not None or line.collectives:
         found["comm_busy_us"] = [us(busy) for busy in line.comm_busy_ns]
         found["exposed_us"] = [us(exposed) for exposed in line.exposed_ns]
         found["overlap_ratio"] = line.overlap_ratio

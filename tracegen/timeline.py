@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tracegen.collective import Span, common, length
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING, waits
 from tracegen.found import Found
@@ -66,6 +67,8 @@ class Timeline:
         config: how it was made, beyond the costs: what the trace's metadata says.
         held: by rank, what held it beside compute: messages that block, sums of gradients,
             optimizer steps (which are busy time); empty where there is none of these.
+        collectives: by rank, what its communication stream did for data parallelism; empty where
+            the costs have no `zero`. Not part of `held`.
         source: the program that was replayed, where the steps follow from it and the config:
             without its repetitions, in its own order and with its own messages.
         first_step_ns: of several training steps, the makespan of one alone.
@@ -97,6 +100,7 @@ class Timeline:
     waiting_ns: array[int] | None = field(default=None, compare=False)
     beside: Timeline | None = field(default=None, compare=False)
     recomputed_ns: array[int] | None = None
+    collectives: list[list[Held]] = field(default_factory=list)
 
     @cached_property
     def makespan_ns(self) -> int:
@@ -104,7 +108,7 @@ class Timeline:
         ends = max(self.end_ns, default=0)
         if self.found is not None:
             ends = max(ends, self.found.until_ns)
-        for held in self.held:
+        for held in (*self.held, *self.collectives):
             ends = max(ends, max((one.end_ns for one in held), default=0))
         return ends if self.kernels is None else max(ends, self.kernels.end_of_all_ns)
 
@@ -122,13 +126,21 @@ class Timeline:
 
     @property
     def comm_busy_ns(self) -> list[int]:
-        """By rank, the time its communication stream runs; 0 without kernels."""
-        return self._no_kernels() if self.kernels is None else self.kernels.comm_busy_ns
+        """By rank, the time its communication stream runs; 0 without one."""
+        if self.kernels is not None:
+            return self.kernels.comm_busy_ns
+        return [length(self.beside_compute(rank)) for rank in range(self.program.num_ranks)]
 
     @property
     def exposed_ns(self) -> list[int]:
         """By rank, the time its communication stream runs and its compute stream does not."""
-        return self._no_kernels() if self.kernels is None else self.kernels.exposed_ns
+        if self.kernels is not None:
+            return self.kernels.exposed_ns
+        hidden = [
+            length(common(self.beside_compute(rank), self._computes(rank)))
+            for rank in range(self.program.num_ranks)
+        ]
+        return [busy - beside for busy, beside in zip(self.comm_busy_ns, hidden, strict=True)]
 
     @property
     def overlap_ratio(self) -> float | None:
@@ -139,8 +151,18 @@ class Timeline:
         whole = sum(self.comm_busy_ns)
         return 1 - sum(self.exposed_ns) / whole if whole else None
 
-    def _no_kernels(self) -> list[int]:
-        return [0] * self.program.num_ranks
+    def beside_compute(self, rank: int) -> list[Span]:
+        """When the rank's communication stream ran, as `collectives` has it."""
+        ran = self.collectives[rank] if self.collectives else []
+        return [(one.start_ns, one.end_ns) for one in ran if one.end_ns > one.start_ns]
+
+    def _computes(self, rank: int) -> list[Span]:
+        if not self.collectives:
+            return []
+        steps = range(self.program.offsets[rank], self.program.offsets[rank + 1])
+        held = self.held[rank] if self.held else []
+        spans = [(self.start_ns[step], self.end_ns[step]) for step in steps]
+        return sorted(spans + [(h.start_ns, h.end_ns) for h in held if h.is_optimizer])
 
     def made_ns(self, step: int, forward: bool) -> int:
         """When a step's forward result, or its gradient, was there."""

@@ -22,6 +22,7 @@ from tracegen.ir import (
     STAGE_MASK,
     STAGE_SHIFT,
     SUM_REPLICAS,
+    UNSHARD,
     Placement,
     Program,
     Stream,
@@ -59,7 +60,8 @@ class Times:
         kernels: of MoE stages the times of their kernels, whose sums `of_kind` and `single` are.
         num_microbatches: of a step; where several steps are numbered in one row, microbatch m
             is the first of the second.
-        of_whole_stage: by kind (REDUCE_GRAD, SUM_REPLICAS, OPTIMIZER), then by stage.
+        of_whole_stage: by kind (UNSHARD, REDUCE_GRAD, SUM_REPLICAS, OPTIMIZER), then by stage.
+        zero: as in Costs.
         jitter: the factor on top, if there is one.
     """
 
@@ -77,6 +79,7 @@ class Times:
     of_whole_stage: dict[int, list[int]]
     recompute: list[int]
     single_recompute: dict[int, int]
+    zero: int | None = None
     jitter: Jitter | None = None
 
     @classmethod
@@ -119,6 +122,7 @@ class Times:
             _whole_stages(costs, slow),
             [_ns(times["r_us"] or 0.0) for times in whole],
             again,
+            costs.zero,
             Jitter(costs.jitter, costs.seed, M) if costs.jitter else None,
         )
 
@@ -184,7 +188,7 @@ class Times:
         return ns if self.jitter is None else self.jitter.of(ns, code)
 
     def whole_stage(self, code: int) -> int:
-        """The ns of REDUCE_GRAD, SUM_REPLICAS or OPTIMIZER of a stage; 0 of other kinds."""
+        """The ns of an action of `of_whole_stage`; 0 of other kinds."""
         stages = self.of_whole_stage.get(code & KIND_MASK)
         return 0 if stages is None else stages[code >> STAGE_SHIFT & STAGE_MASK]
 
@@ -315,6 +319,7 @@ def _whole_stages(costs: Costs, slow: list[float]) -> dict[int, list[int]]:
 
     stages = range(len(slow))
     return {
+        UNSHARD: [_ns(us("unshard_us", stage)) for stage in stages],
         REDUCE_GRAD: [_ns(us("grad_sync_us", stage)) for stage in stages],
         SUM_REPLICAS: [_ns(us("replica_sync_us", stage)) for stage in stages],
         OPTIMIZER: [_ns(us("optimizer_us", stage) * slow[stage]) for stage in stages],

@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracegen import metrics
-from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE
+from tracegen.held import Held
+from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE, UNSHARD
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
@@ -31,6 +32,7 @@ from tracegen.timeline import Timeline
 
 PAIR, RECOMPUTE = "pair", "recompute"
 DISPATCH, COMBINE = "dispatch", "combine"
+GATHER, REDUCE = "gather", "reduce"
 
 # kind -> the letter and the fill of its tiles without colour, its colour, and its name.
 KINDS: dict[int | str, tuple[str, str, str, str]] = {
@@ -42,6 +44,8 @@ KINDS: dict[int | str, tuple[str, str, str, str]] = {
     PAIR: ("FB", "#", "white on #6a6ad0", "overlapped pair"),
     DISPATCH: ("d", ":", "black on #9fd3b0", "dispatch"),
     COMBINE: ("c", ".", "black on #d9c7a0", "combine"),
+    GATHER: ("u", ":", "black on #9fd3b0", "unshard"),
+    REDUCE: ("r", ".", "black on #d9c7a0", "reduce gradients"),
 }
 
 MAX_RANKS = 48
@@ -94,9 +98,16 @@ def tiles(line: Timeline, rank: int, columns: int) -> list[Tile]:
 
 
 def communication(line: Timeline, rank: int, columns: int) -> list[Tile]:
-    """The rank's communication kernels in the same way; none without MoE costs."""
+    """What the rank's communication stream runs in the same way; none without one."""
     if line.kernels is None:
-        return []
+        return _on_screen(
+            (
+                (one.start_ns, one.end_ns, GATHER if _gathers(one) else REDUCE, ("", ""))
+                for one in (line.collectives[rank] if line.collectives else ())
+            ),
+            line.makespan_ns,
+            columns,
+        )
     dispatch = (Kernel.DISP_F, Kernel.DISP_B)
     return _on_screen(
         (
@@ -106,6 +117,10 @@ def communication(line: Timeline, rank: int, columns: int) -> list[Tile]:
         line.makespan_ns,
         columns,
     )
+
+
+def _gathers(one: Held) -> bool:
+    return one.code & KIND_MASK == UNSHARD
 
 
 def _on_screen(spans: Iterable[Span], makespan_ns: int, columns: int) -> list[Tile]:
@@ -157,7 +172,7 @@ class Tiling:
         two_lines = not coloured and 2 * sum(map(_is_tight, chain(*rows))) > sum(map(len, rows))
         for rank, row in enumerate(rows):
             yield _row(f"rank {rank:>{digits}} ", row, coloured)
-            if self.line.kernels is not None:
+            if self.line.kernels is not None or self.line.collectives:
                 beside = communication(self.line, rank, columns)
                 yield _row("comm".ljust(margin), beside, coloured)
             if two_lines:
@@ -221,6 +236,7 @@ def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
         present |= {DISPATCH, COMBINE}
     if line.recomputed_ns is not None:
         present.add(RECOMPUTE)
+    present |= {GATHER if _gathers(one) else REDUCE for ran in line.collectives for one in ran}
     text = Text()
     for letter, fill, colour, name in (KINDS[kind] for kind in KINDS if kind in present):
         entry = Text(f"{letter}{fill}")
@@ -257,7 +273,8 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     table = Table(
         box=None, pad_edge=False, header_style="", padding=(0, 1, 0, 0) if narrow else (0, 1)
     )
-    moe = ("comm busy", "exposed") if line.kernels is not None else ()
+    beside = line.kernels is not None or line.collectives
+    moe = ("comm busy", "exposed") if beside else ()
     for name in ("rank", "busy", "idle", *moe):
         table.add_column(name, justify="right", no_wrap=True, overflow="fold")
     for name in ("peak, freed at input", "peak, freed at weight"):

@@ -49,7 +49,8 @@ class Figures:
             bytes; None where the costs do not say.
         transfers: hand-overs between two ranks in a step.
         exposed_us: of the rank that has most, the time it stands still while what it waits
-            for is on its way; with MoE costs, the time its communication runs and it does not.
+            for is on its way; with MoE costs or `zero`, the time its communication runs and it
+            does not.
     """
 
     schedule: str
@@ -192,7 +193,7 @@ def transfers(program: Program) -> int:
 
 def exposed_ns(line: Timeline) -> list[int]:
     """By rank, the communication that is not hidden: see `Figures.exposed_us`."""
-    if line.kernels is not None:
+    if line.kernels is not None or line.collectives:
         return line.exposed_ns
     return [sum(_in_flight(line, rank)) for rank in range(line.program.num_ranks)]
 

@@ -38,7 +38,15 @@ Tensor parallelism over t devices, with sequence parallelism (arXiv:2205.05198, 
 has two all-gathers and two reduce-scatters of D s b h bytes, as its I has, each of which
 moves (t - 1)/t of that over a device's link; they stand in F and I, exposed. Data parallelism
 over d devices sums gradients by a ring, 2 (d - 1)/d of their bytes over a device's link,
-after a rank's last action. So in a step tensor parallelism moves most and the pipeline
+after a rank's last action.
+
+With `zero` (Rajbhandari et al.) they run beside computation: 0 sums as above; from 1 on the sum is
+a reduce-scatter, (d - 1)/d of the gradients' bytes, the optimizer's state a d-th, and the weights
+are gathered, (d - 1)/d of their bytes; with 3 they are held only where PyTorch's FSDP holds them
+whole, the shards being the optimizer's. Gradients are whole until REDUCE_GRAD, which ends their
+accumulation over the microbatches, so that at the peak 2 holds what 1 does.
+
+So in a step tensor parallelism moves most and the pipeline
 least: the widest links go to the first, then to data, then to the pipeline.
 """
 
@@ -51,6 +59,7 @@ from typing import Any
 
 from tracegen.analysis import split
 from tracegen.analysis.normalise import chain_length
+from tracegen.cost_checks import check_zero
 from tracegen.costs import Costs
 from tracegen.errors import CostError
 from tracegen.ir import Placement
@@ -79,6 +88,7 @@ class Model:
         memory_GBps: of a device's memory, for `least_microbatch`.
         tensor, data: devices over which a stage's layers, and its batch, are spread.
         tensor_GBps, data_GBps: of a device's links among those; without, that takes no time.
+        zero: what the data-parallel devices shard, as in Costs.
 
     Raises:
         CostError: for a size that is none.
@@ -101,6 +111,7 @@ class Model:
     data: int = 1
     tensor_GBps: float | None = None
     data_GBps: float | None = None
+    zero: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "seq", "microbatch_size", "tensor", "data"):
@@ -114,6 +125,10 @@ class Model:
         for name, known in (("dtype", tuple(BYTES)), ("recompute", RECOMPUTE)):
             if getattr(self, name) not in known:
                 raise CostError(f"model: {name} = {getattr(self, name)!r}; use {', '.join(known)}")
+
+        check_zero(self.zero, None, False)
+        if self.zero is not None and self.data == 1:
+            raise CostError(f"model: zero = {self.zero} is among data-parallel devices; give data")
 
     def unit(self, placement: Placement) -> float:
         return 1.0  # activations and weights are in bytes
@@ -225,18 +240,22 @@ class Model:
         held = self._by_stage(counts, self.layer_activations(), *self.ends_activations())
         size, t = BYTES[self.dtype], self.tensor
         weights = [count / t for count in self._by_stage(counts, *self.parameters())]
+        shards = self.data if self.zero else 1
         share = self.kept_for_weights() / self.layer_activations()
         memory: dict[str, list[float]] = {
             "weight_bytes": [size * count for count in weights] * chains,
             "gradient_bytes": [size * count for count in weights] * chains,
-            "optimizer_bytes": [OPTIMIZER_BYTES * count for count in weights] * chains,
+            "optimizer_bytes": [OPTIMIZER_BYTES / shards * count for count in weights] * chains,
         }
         if share > 1:  # what was recomputed for I is more than what was kept before
             more = (self.kept_for_weights() - self.layer_activations()) / t
             memory["w_stash_bytes"] = [float(count * more) for count in counts] * chains
         if self.data > 1 and self.data_GBps is not None:
-            ring = 2 * (self.data - 1) / self.data * size / (self.data_GBps * 1e3)
-            times["grad_sync_us"] = [ring * count for count in weights] * chains
+            ring = (self.data - 1) / self.data * size / (self.data_GBps * 1e3)
+            passes = 1 if self.zero else 2
+            times["grad_sync_us"] = [passes * ring * count for count in weights] * chains
+            if self.zero:
+                times["unshard_us"] = [ring * count for count in weights] * chains
         return Costs(
             **times,
             activation_bytes=[amount / t for amount in held] * chains,
@@ -245,6 +264,7 @@ class Model:
             alpha_us=self.alpha_us,
             bandwidth_GBps=self.bandwidth_GBps,
             memory=memory,
+            zero=self.zero,
         )
 
     def _by_stage(self, counts: Sequence[int], layer: int, first: int, last: int) -> list[float]:

@@ -39,7 +39,7 @@ def heading(told: Explained, path: list[Piece]) -> Iterator[Text]:
     )
     what = "kernels" if line.kernels is not None else "actions"
     between = "transfers"
-    if told.measured or any(line.held):
+    if told.measured or any(line.held) or line.collectives:
         between += " and the host" if told.measured else " and what else holds ranks"
     yield Text(
         f"critical path: {count} {what} {duration(running)}, {between} {duration(moving)}; "

@@ -69,7 +69,8 @@ class WhatIf:
         line = self.line
         if self.measured:
             return Graph(timed.work_of(line))
-        plain = self.mode == Mode() and line.kernels is None and not any(line.held)
+        alone = line.kernels is None and not line.collectives and not any(line.held)
+        plain = self.mode == Mode() and alone
         if not plain or self.times.links_queue:
             return None
         return Graph(lower(line.program, self.times))

@@ -66,7 +66,7 @@ NAMES = {
     "recompute": "recompute",
 }
 NEEDED = {"model_layers": "--model-layers", "hidden": "--hidden", "seq": "--seq"}
-OF_LINKS = ("alpha_us", "bandwidth_GBps")
+BESIDE_MODEL = ("alpha_us", "bandwidth_GBps", "zero")
 
 
 def model_options(command: Command) -> Command:
@@ -96,7 +96,7 @@ def model_of(options: dict[str, Any]) -> Model | None:
     needed = NEEDED | {"tflops": "--flops"}
     if missing := [flag for name, flag in needed.items() if name not in given]:
         raise click.UsageError(f"a model needs {', '.join(missing)} too")
-    others = [*PLAIN, *(name for name in OTHERS if name not in OF_LINKS)]
+    others = [*PLAIN, *(name for name in OTHERS if name not in BESIDE_MODEL)]
     beside = [name for name in others if options[name] is not None]
     beside += [name for name in ("costs_file", "moe_pairs", "slow_ranks") if options[name]]
     if beside:
@@ -104,8 +104,8 @@ def model_of(options: dict[str, Any]) -> Model | None:
         raise click.UsageError(f"costs follow from the model; leave out --{name}, or the model")
     from tracegen.analysis.model import Model
 
-    links = {name: options[name] for name in OF_LINKS if options[name] is not None}
-    return Model(**{NAMES[name]: value for name, value in given.items()}, **links)
+    more = {name: options[name] for name in BESIDE_MODEL if options[name] is not None}
+    return Model(**{NAMES[name]: value for name, value in given.items()}, **more)
 
 
 def base_of(options: dict[str, Any], ranks: int | None) -> Base:

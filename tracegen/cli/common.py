@@ -45,6 +45,11 @@ SIZE = (
 )
 
 _GRAD_SYNC = "A stage's gradient all-reduce at the end of a step."
+_ZERO = (
+    "What data-parallel peers shard (ZeRO, FSDP): 0 nothing, 1 the optimizer's state, 2 gradients "
+    "too, 3 weights too. Their sums and gathers then run beside compute."
+)
+_UNSHARD = "All-gather of a stage's weights; with --zero 1, 2 or 3."
 _REPLICA = "Sum of gradients over a stage's replicas (chimera, dualpipe), at the end of a step."
 
 COSTS = (
@@ -110,6 +115,12 @@ COSTS = (
     ),
     click.option("--seed", type=int, metavar="N", help="Of the noise; 0."),
     click.option("--grad-sync", "grad_sync_us", type=float, metavar="US", help=_GRAD_SYNC),
+    click.option(
+        "--zero",
+        type=click.IntRange(0, 3),
+        help=_ZERO,
+    ),
+    click.option("--unshard", "unshard_us", type=float, metavar="US", help=_UNSHARD),
     click.option("--replica-sync", "replica_sync_us", type=float, metavar="US", help=_REPLICA),
     click.option(
         "--optimizer",
@@ -203,6 +214,8 @@ OTHERS = (
     "grad_sync_us",
     "replica_sync_us",
     "optimizer_us",
+    "zero",
+    "unshard_us",
 )
 
 

@@ -130,7 +130,7 @@ def _report(line: Timeline, target: str | None, explain: bool) -> dict[str, Any]
 
 def _critical_path(line: Timeline) -> list[dict[str, Any]]:
     """The steps that the makespan is the sum of; kernels and what holds a rank, where known."""
-    if line.kernels is None and not line.held:
+    if line.kernels is None and not line.held and not line.collectives:
         from tracegen import metrics
 
         return metrics.critical_steps(line)

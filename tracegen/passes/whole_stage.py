@@ -41,6 +41,54 @@ def add_whole_stage(program: Program, active_stages: int = ACTIVE_STAGES) -> Pro
     )
 
 
+def add_zero(program: Program, level: int) -> Program:
+    """The program with what ZeRO's stage `level` needs, as PyTorch's runtime would have it.
+
+    What it has of its own stays. With 1 and 2 each stage is fetched once, before all else, in
+    the order of use; with 3 as `add_whole_stage` says.
+
+    Args:
+        program: without messages.
+        level: 0 to 3.
+
+    Raises:
+        ProgramError: if it fetches stages itself, though they are not sharded.
+    """
+    kinds = {code & KIND_MASK for stream in program.ranks for code in stream.codes}
+    if kinds & {UNSHARD, RESHARD}:
+        if level < 3:
+            what = f"it has UNSHARD or RESHARD, which zero = {level} has not; use zero = 3"
+            raise ProgramError(program.name, [what])
+    elif level == 3:
+        program = program.with_ranks(_with_shards(s, ACTIVE_STAGES) for s in program.ranks)
+    elif level > 0:
+        program = program.with_ranks(_fetched_once(stream) for stream in program.ranks)
+    if REDUCE_GRAD in kinds:
+        return program
+    return program.with_ranks(_with_reduction(stream, program) for stream in program.ranks)
+
+
+def most_whole(stream: Stream, size: list[float]) -> float:
+    """The most that a rank's stages hold of weights at once, with ZeRO's stage 3.
+
+    Args:
+        stream: compute only.
+        size: of each stage's weights.
+    """
+    now = most = 0.0
+    for code in _with_shards(stream, ACTIVE_STAGES).codes:
+        if code & KIND_MASK in (UNSHARD, RESHARD):
+            now += size[_stage(code)] if code & KIND_MASK == UNSHARD else -size[_stage(code)]
+            most = max(most, now)
+    return most
+
+
+def _fetched_once(stream: Stream) -> Stream:
+    used = dict.fromkeys(_stage(code) for _, code in stream.halves())
+    first = array("q", [encode(stage, UNSHARD, 0) for stage in used])
+    return Stream(first + stream.codes, array("q", [NO_MATE]) * len(first) + stream.mates)
+
+
 def check_whole_stage(program: Program) -> Program:
     """Return the program if its whole-stage actions are where PyTorch's runtime can do them.
 

@@ -9,7 +9,7 @@ from operator import ne
 from tracegen.drawn import rank_name
 from tracegen.found import Row
 from tracegen.ir import OPTIMIZER
-from tracegen.kernels import COMPUTE
+from tracegen.kernels import COMMUNICATION, COMPUTE
 from tracegen.layout import KERNELS, PIPELINE, STREAM_NAMES
 from tracegen.layout_more import LETTERS, STUCK
 from tracegen.timeline import Timeline
@@ -33,7 +33,7 @@ def until_ns(rows: list[Row]) -> int:
 def busy_ns(of_tiles: list[int], rows: list[Row]) -> list[int]:
     """By rank, the time its compute stream ran: its kernels, or its tiles and optimizer steps."""
     named, p = {row.name: row for row in rows}, len(of_tiles)
-    if any(row.name.startswith(_OF_REPLAY[1]) for row in rows):
+    if any(row.name.startswith(_OF_REPLAY[1]) and row.name.endswith("compute") for row in rows):
         kernels = (named.get(_kernels(rank, p, COMPUTE)) for rank in range(p))
         return [0 if row is None else sum(row.end_ns) - sum(row.start_ns) for row in kernels]
     busy = of_tiles[:]
@@ -65,6 +65,12 @@ def _spans_of(line: Timeline) -> dict[str, tuple[array[int], array[int]]]:
         spans[_held(rank, p)] = (
             array("q", [one.start_ns for one in held if one.end_ns > one.start_ns]),
             array("q", [one.end_ns for one in held if one.end_ns > one.start_ns]),
+        )
+    for rank, ran in enumerate(line.collectives):
+        lasting_ones = [one for one in ran if one.end_ns > one.start_ns]
+        spans[_kernels(rank, p, COMMUNICATION)] = (
+            array("q", [one.start_ns for one in lasting_ones]),
+            array("q", [one.end_ns for one in lasting_ones]),
         )
     if (kernels := line.kernels) is not None:
         for rank in range(p):

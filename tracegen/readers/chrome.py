@@ -217,6 +217,7 @@ def _as_replayed(line: Timeline, about: About, others: list[Row]) -> Timeline:
         queued=again.queued,
         kernels=again.kernels,
         held=again.held,
+        collectives=again.collectives,
         source=again.source,
         first_step_ns=again.first_step_ns,
     )

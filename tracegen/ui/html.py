@@ -148,6 +148,9 @@ def _data(line: Timeline, look: Look) -> Iterator[str]:
         yield f',"kernelNames":{_json([kernel.label for kernel in Kernel])}'
         streams = ((rank, stream) for rank in ranks for stream in (0, 1))
         yield from _listed("kernels", (encode.kernels(*of) for of in streams))
+    elif line.collectives:
+        streams = ((rank, stream) for rank in ranks for stream in (0, 1))
+        yield from _listed("kernels", (encode.collectives(*of) for of in streams))
     if look.memory:
         peaks = list(line.peak_activations["freed_at_input"])
         yield f',"peaks":{_json(peaks)}'
@@ -184,7 +187,8 @@ class _Encoder:
             times += [line.kernels.start_ns, line.kernels.end_ns]
         if line.recomputed_ns is not None:
             times.append(line.recomputed_ns)
-        times += [array("q", [one.start_ns, one.end_ns]) for held in line.held for one in held]
+        held = [one for ran in (*line.held, *line.collectives) for one in ran]
+        times += [array("q", [one.start_ns, one.end_ns]) for one in held]
         self.unit = max(1, gcd(line.makespan_ns, *(gcd(*column) for column in times)))
 
     def what(self, code: int) -> int:
@@ -222,6 +226,17 @@ class _Encoder:
             row += [number + len(Kernel) * kernels.parts.layer[at], self.what(code)]
             row.append(picture.kernel_kind(number, code))
             free = end
+        return row
+
+    def collectives(self, rank: int, stream: int) -> list[int]:
+        """A row like `kernels`, whose names are those of the actions."""
+        row, free = [], 0
+        for one in self.line.collectives[rank] if stream else ():
+            if one.end_ns > one.start_ns:
+                row += [(one.start_ns - free) // self.unit]
+                row += [(one.end_ns - one.start_ns) // self.unit, 0, self.what(one.code)]
+                row.append(picture.collective_kind(one.code))
+                free = one.end_ns
         return row
 
     def memory(self, rank: int) -> list[float]:

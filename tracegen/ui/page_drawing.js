@@ -153,7 +153,7 @@ function drawKernel(row, i, x0, x1, at, tall) {
   pen.fillStyle = data.fills[part(row, i, 4)][0];
   pen.fillRect(x0, at, x1 - x0, tall);
   if (x1 - x0 >= NAMED) outline(x0, at, x1 - x0, tall, colours.lane, 0.6);
-  const name = data.kernelNames[part(row, i, 2) % 10];
+  const name = data.kernelNames ? data.kernelNames[part(row, i, 2) % 10] : nameOf(part(row, i, 3));
   if (x1 - x0 < 6 * name.length) return;
   pen.fillStyle = data.fills[part(row, i, 4)][1];
   pen.font = "10px " + FONT;

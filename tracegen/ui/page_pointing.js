@@ -26,6 +26,9 @@ function pick(rank, row, i, top = 0, tall = TALL, stream = null) {
 function words({ rank, row, i, stream, wanted }) {
   const when = `starts ${timeText(row.start[i])}, lasts ${timeText(row.end[i] - row.start[i])}`;
   const what = part(row, i, 2), mate = part(row, i, 3);
+  if (stream !== null && !data.kernelNames) {
+    return [nameOf(mate), `rank ${rank}, communication stream`, when];
+  }
   if (stream !== null) {
     const name = data.kernelNames[what % 10] + ", layer " + Math.floor(what / 10);
     const where = stream ? "communication" : "compute";
@@ -41,7 +44,8 @@ function words({ rank, row, i, stream, wanted }) {
   lines.push(`rank ${rank}, ${when}`);
   const waited = part(row, i, 0) * data.unit;
   if (waited > 0) {
-    const on = wanted ? ` for ${nameOf(wanted - 1)} of rank ${sourceOf(wanted, row, i)?.[0]}` : "";
+    const source = sourceOf(wanted, row, i), whose = source ? ` of rank ${source[0]}` : "";
+    const on = wanted ? ` for ${nameOf(wanted - 1)}${whose}` : "";
     lines.push(`waited ${timeText(waited)}${on}`);
   }
   return lines;

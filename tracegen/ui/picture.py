@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tracegen import metrics
 from tracegen.deps import NOTHING
 from tracegen.held import Held
-from tracegen.ir import KIND_MASK, NO_MATE, decode
+from tracegen.ir import KIND_MASK, NO_MATE, UNSHARD, decode
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
@@ -209,6 +209,11 @@ def tiles(line: Timeline, rank: int) -> Iterator[Tile]:
 def _held(one: Held, free: int) -> Iterator[Tile]:
     if one.end_ns > one.start_ns:
         yield NOTHING, one.start_ns, one.end_ns, one.code, one.mate, one.start_ns - free
+
+
+def collective_kind(code: int) -> int:
+    """Whose colour a collective has: F's, which needs weights first, or W's, whose sum it is."""
+    return FORWARD if code & KIND_MASK == UNSHARD else WEIGHT
 
 
 def kernel_kind(kernel: int, code: int) -> int:

@@ -96,6 +96,8 @@ class _Drawing:
         self.tall = 30 if p <= 64 else 14 if p <= 256 else 6
         self.label = max(11, min(12, self.tall - 1)) if self.tall > 10 else 0
         self.kernels = 2 * KERNELS + 2 if line.kernels is not None else 0
+        if line.collectives:
+            self.kernels = KERNELS + 2
         self.lane = self.tall + self.kernels + (CURVE + 2 if look.memory else 0)
         self.pitch = self.lane + (6 if p <= 64 else 2)
         self.left = MARGIN + round((len(str(p - 1)) + 5) * 12 * LETTER)
@@ -238,9 +240,11 @@ class _Drawing:
         return 30 * tall * index // last
 
     def _kernels(self, rank: int) -> Iterator[str]:
-        """The two streams of a rank with MoE costs: compute above communication."""
+        """The two streams of a rank with MoE costs: compute above communication; or that alone."""
         kernels = self.line.kernels
-        assert kernels is not None
+        if kernels is None:
+            yield from self._collectives(rank)
+            return
         for stream, name in enumerate(("compute", "comm")):
             row = Merged(self.left * PX, self.span, self.whole, KERNELS - 1, PX)
             for at in kernels.row(rank, stream):
@@ -255,6 +259,23 @@ class _Drawing:
             edge = f' stroke="{self.theme.lane}" stroke-width=".5"'
             yield from row.shapes(f"rank {rank}, {name} stream", "kernels", edge)
             yield "</g>\n"
+
+    def _collectives(self, rank: int) -> Iterator[str]:
+        y = self.tall + 2
+        yield (
+            f'<text x="{self.left - 6}" y="{y + 6.5}" font-size="7" text-anchor="end"'
+            f' fill="{self.theme.faint}">comm</text>\n'
+        )
+        for one in self.line.collectives[rank]:
+            x0, x1 = self.x(one.start_ns), self.x(one.end_ns)
+            if one.end_ns > one.start_ns:
+                span = f"from {time_text(one.start_ns)} for {time_text(one.end_ns - one.start_ns)}"
+                fill = picture.look(picture.collective_kind(one.code))
+                yield (
+                    f'<rect x="{num(x0)}" y="{y}" width="{num(max(PX // 2, x1 - x0))}"'
+                    f' height="{KERNELS - 1}" fill="{fill.colour}"><title>{one}, rank {rank},'
+                    f" communication stream: {span}</title></rect>\n"
+                )
 
     def _memory(self, rank: int) -> str:
         """The activations that a rank holds, as steps over time; all ranks on one scale."""

@@ -22,6 +22,7 @@ from functools import cached_property
 from itertools import product
 from math import floor, gcd, lcm
 
+from tracegen.cost_checks import WHOLE_STAGE
 from tracegen.costs import Costs
 from tracegen.errors import CostError, ScheduleError
 from tracegen.ir import B as FULL
@@ -216,7 +217,7 @@ def problem_of(
 
 def _check(costs: Costs) -> None:
     """Refuse costs under which actions differ that are alike to the solver."""
-    whole = ("grad_sync_us", "replica_sync_us", "optimizer_us")
+    whole = WHOLE_STAGE
     for bad, what, instead in (
         (costs.moe is not None, "kernel costs", "the sums of the kernels as --f, --i and --w"),
         (costs.fb_us is not None, "the cost of a pair", "--f, --i and --w: it orders no pairs"),
@@ -230,7 +231,7 @@ def _check(costs: Costs) -> None:
         (
             any(getattr(costs, name) != 0 for name in whole)
             or any(name in entry for name in whole for entry in costs.stage.values()),
-            "sums of gradients and the optimizer",
+            "sums of gradients, the optimizer and UNSHARD",
             "costs without them, and replay the answer with them",
         ),
     ):
