@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,15 @@ from command import refusal, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracegen.analysis import cost_file
 from tracegen.analysis.measure import Figures, Impossible, Size, measured
 from tracegen.analysis.model import Model
+from tracegen.analysis.normalise import PerStage
 from tracegen.analysis.split import best, even, split
+from tracegen.costs import Costs
 from tracegen.errors import CostError
-from tracegen.order import both_ways, loop
+from tracegen.moe import MoE
+from tracegen.order import both_ways, loop, v_shape
 
 # GPT-3's sizes, of 96 layers.
 GPT3: dict[str, Any] = {"layers": 96, "hidden": 12288, "seq": 2048, "vocab": 51200, "heads": 96}
@@ -299,3 +306,47 @@ def test_tensor_before_data_before_pipeline() -> None:
     full = model(**GPT3, tensor=8, data=4, recompute="full").traffic(loop(8, 1), 32)
     assert full["tensor"] == 1.5 * moved["tensor"]  # the forward's collectives again
     assert moved["pipeline"] == 2 * 32 * 2 * 2048 * 12288 / 8  # a middle rank, both ways
+
+
+def test_a_models_costs_are_saved_for_a_run(tmp_path: Path) -> None:
+    """What is compared is what is drawn: the same makespan, with tiles for what is recomputed."""
+    target = tmp_path / "costs.toml"
+    sizes = (*SIZES, "--recompute", "full", "--data", 4, "--data-bandwidth", 1, "--zero", 3)
+    about = ("-s", "zbv", "-p", 2, "-m", 4)
+    told = run("compare", *about, *sizes, "--save-costs", target, "--json")
+    assert told.stderr == f"wrote {target}\n"
+    saved = Costs.from_toml(target)
+    model = Model(8, 64, 8, 1.0, recompute="full", data=4, data_GBps=1, zero=3)
+    assert saved == model.costs(v_shape(2, 2))
+    drawn = run("run", *about, "--costs", target, "-o", tmp_path / "x.json", "--json")
+    row = json.loads(told.stdout)["rows"][0]
+    assert json.loads(drawn.stdout)["makespan_us"] == row["makespan_us"]
+    text = (tmp_path / "x.json").read_text()
+    assert text.count('"name":"Re') == 4 * 4
+    assert text.count('"name":"Uns') == text.count('"name":"RDG') == 4
+
+
+def test_every_kind_of_cost_is_saved(tmp_path: Path) -> None:
+    target = tmp_path / "costs.toml"
+    given = Costs(
+        f_us=900,
+        r_us=[1, 2],
+        stage={"1": {"f_us": 800, "microbatch": {"0": {"scale": 2}}}},
+        microbatch={"1": {"f_us": 3}},
+        link={"0-1": {"alpha_us": 3}},
+        rank={"0": {"slowdown": 2}},
+        memory={"weight_bytes": [1, 2]},
+        activation_bytes=3,
+    )
+    cost_file.write(Size("1f1b", 2, 2), PerStage(given), target)
+    assert Costs.from_toml(target) == given
+    kernels = Costs(moe=MoE(layers=2, attn_f_us=[1, 2]))
+    cost_file.write(Size("moe-1f1b", 2, 2), PerStage(kernels), target)
+    assert Costs.from_toml(target).moe == replace(MoE(2, attn_f_us=[1, 2]), block="none")
+
+
+def test_costs_of_several_are_not_saved() -> None:
+    several = refusal("compare", "-s", "1f1b,zbv", "--save-costs", "x").splitlines()[-1]
+    assert several == "Error: --save-costs is of one schedule, not 2; give one by -s"
+    swept = refusal("compare", "-s", "1f1b", "--sweep", "m=4", "--save-costs", "x")
+    assert swept.splitlines()[-1] == "Error: --save-costs is of one size; leave --sweep out"

@@ -38,6 +38,11 @@ SORTS = (
 @choosing_options
 @click.option("--sort", "by", type=click.Choice(SORTS), help="By makespan unless given.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
+@click.option(
+    "--save-costs",
+    metavar="TOML",
+    help="Write the costs of the one schedule's stages, for --costs.",
+)
 @click.option("--sweep", "swept", multiple=True, metavar="NAME=VALUES", help="See above.")
 @click.argument("more", nargs=-1, metavar="[NAME=VALUES]...")
 @click.option("-o", "--output", metavar="FILE", help="A sweep's rows: .csv, .json or .parquet.")
@@ -67,6 +72,9 @@ def command(
         tracegen compare -p 8 -m 32
         tracegen compare --schedule 1f1b,zb-h1,zbv -p 8 -m 32 --f 900 --b 1900 --alpha 15
         tracegen compare --schedule gpipe,1f1b --sweep m=4..64 p=4,8 -o rows.csv
+        tracegen compare --schedule 1f1b --model-layers 32 --hidden 4096 --seq 4096 --flops 400
+            --recompute full --save-costs costs.toml
+        tracegen run --schedule 1f1b --costs costs.toml
     """
     from tracegen.analysis.compare import schedules
 
@@ -75,6 +83,8 @@ def command(
     if texts:
         if not swept:
             raise click.UsageError(f"{more[0]!r}: what is swept follows --sweep")
+        if options["save_costs"] is not None:
+            raise click.UsageError("--save-costs is of one size; leave --sweep out")
         _sweep(chosen, texts, by, as_json, options)
         return
     for name in ("output", "bubble_svg", "frontier_svg", "jobs"):
@@ -100,6 +110,8 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     size = _size(options)
     base = base_of(options, None)
     sizes = [replace(size, schedule=name) for name in chosen]
+    if (target := options["save_costs"]) is not None:
+        _save_costs(sizes, base, target)
     found = compare(sizes, lambda one: base.source(one.p), by)
     if as_json:
         request = {"p": size.p, "m": size.m, "unit": _unit(base)}
@@ -113,6 +125,16 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     if found.impossible:
         out.print("not possible:")
         out.print(tables.impossible(found.impossible))
+
+
+def _save_costs(sizes: list[Size], base: Base, target: str) -> None:
+    from tracegen.analysis import cost_file
+
+    if len(sizes) != 1:
+        raise click.UsageError(f"--save-costs is of one schedule, not {len(sizes)}; give one by -s")
+    cost_file.write(sizes[0], base.source(sizes[0].p), target)
+    if target != "-":
+        say(f"wrote {target}")
 
 
 def _unit(base: Base) -> str:
