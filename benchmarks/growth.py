@@ -1,6 +1,9 @@
-"""How time and memory grow: m, 4m, 16m and p, 4p, a whole `tracegen run` each.
+"""How time and memory grow: commands on one schedule at m, 4m, 16m, and at p, 4p.
 
-python benchmarks/growth.py [--schedule dualpipev]
+    python benchmarks/growth.py [--schedule dualpipev] [--only diff]
+
+Of each command the whole process, less what the same command takes at p = 2, m = 4:
+its start. Four times the actions should cost four times as much.
 """
 
 from __future__ import annotations
@@ -10,7 +13,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import medians, table, tiles, tracegen
+from measure import TRACEGEN, Took, medians, table, tiles
+
+SIZES = ((16, 64), (16, 256), (16, 1024), (64, 256))
+START = (2, 4)
+# What is run -> the command, on the schedule at its size or on its trace.
+COMMANDS = {
+    "run, JSON": "run {at} -q -o {new}.json",
+    "run, .json.gz": "run {at} -q -o {new}.json.gz",
+    "run, .pftrace": "run {at} -q -o {new}.pftrace",
+    "run, no trace": "run {at} --no-trace --json",
+    "check": "check {at}",
+    "explain": "explain {trace}",
+    "show": "show {trace}",
+    "show --svg": "show {trace} --svg {new}.svg",
+    "diff": "diff {trace} {trace}",
+}
 
 
 def main() -> None:
@@ -18,34 +36,54 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--schedule", default="dualpipev")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--only", choices=COMMANDS)
     asked = parser.parse_args()
-    sizes = [(16, 256), (16, 1024), (16, 4096), (64, 256), (64, 1024)]
-    rows: list[list[object]] = [["p", "m", "tiles", "CPU s", "us a tile", "bytes a tile"]]
+    rows: list[list[object]] = [
+        ["command", *(f"p={p} m={m}" for p, m in SIZES), "time, 4x", "memory, 4x"]
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        empty = medians(
-            [sys.executable, "-m", "tracegen", "run", "-q", "-s", asked.schedule, "-o", str(trace)],
-            asked.runs,
+        traces = {size: _trace(asked.schedule, size, Path(folder)) for size in (START, *SIZES)}
+        counts = [tiles(traces[size]) for size in SIZES]
+        rows.append(["tiles", *counts, "", ""])
+        for name in COMMANDS:
+            if asked.only in (None, name):
+                rows.append(_row(name, asked.schedule, traces, asked.runs))
+                sys.stderr.write(f"{rows[-1]}\n")
+    sys.stdout.write(table(rows) + "\n\nCPU seconds, and MiB at the peak, less the start\n")
+
+
+def _trace(schedule: str, size: tuple[int, int], folder: Path) -> Path:
+    target = folder / f"p{size[0]}m{size[1]}.json"
+    medians([*TRACEGEN, "run", *_at(schedule, size), "-q", "-o", str(target)], 1)
+    return target
+
+
+def _at(schedule: str, size: tuple[int, int]) -> list[str]:
+    return ["-s", schedule, "-p", str(size[0]), "-m", str(size[1])]
+
+
+def _row(name: str, schedule: str, traces: dict[tuple[int, int], Path], runs: int) -> list[object]:
+    def took(size: tuple[int, int]) -> Took:
+        trace = traces[size]
+        words = COMMANDS[name].replace("{at}", " ".join(_at(schedule, size))).split()
+        if name == "check":  # which takes the schedule as it is
+            words.remove("-s")
+        return medians(
+            [*TRACEGEN, *(w.format(trace=trace, new=trace.with_name("new")) for w in words)], runs
         )
-        for p, m in sizes:
-            took = medians(
-                tracegen("-s", asked.schedule, "-p", p, "-m", m, "-o", trace), asked.runs
-            )
-            count = tiles(trace)
-            cpu, peak = took.cpu_s - empty.cpu_s, took.peak_bytes - empty.peak_bytes
-            rows.append(
-                [
-                    p,
-                    m,
-                    count,
-                    f"{took.cpu_s:.2f}",
-                    f"{cpu / count * 1e6:.2f}",
-                    f"{peak / count:.0f}",
-                ]
-            )
-            sys.stderr.write(f"{rows[-1]}\n")
-    sys.stdout.write(table(rows) + "\n\nper tile: less what the default run takes\n")
+
+    start, *found = map(took, traces)
+    cpu = [one.cpu_s - start.cpu_s for one in found]
+    peak = [(one.peak_bytes - start.peak_bytes) / 2**20 for one in found]
+    # The last has four times the ranks of the one before the last but one.
+    steps = [(1, 0), (2, 1), (3, 1)]
+    return [
+        name,
+        *(f"{s:.2f} s, {mib:.0f} MiB" for s, mib in zip(cpu, peak, strict=True)),
+        " ".join(f"{cpu[b] / cpu[a]:.2f}" for b, a in steps),
+        " ".join(f"{peak[b] / peak[a]:.2f}" for b, a in steps),
+    ]
 
 
 if __name__ == "__main__":

@@ -330,6 +330,24 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["metadata"]["p"] == 2
 
 
+@pytest.mark.nightly
+def test_under_torchrun_those_that_are_left_tell_which_rank_was_killed(tmp_path: Path) -> None:
+    args = ["-s", "1f1b", "-p", "2", "-m", "2", "--execute", "-o", "out.json"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        + ["-m", "tracegen", "run", *args, "--model", f"{STAGES}:killed"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+        cwd=tmp_path,
+    )
+    assert ran.returncode != 0
+    assert ran.stderr.count("Error: rank") == 1
+    assert "Error: rank 1 is gone; it was last seen in 1F0\n" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_neither_help_nor_replay_imports_torch(tmp_path: Path) -> None:
     script = (
         "import sys; from click.testing import CliRunner; from tracegen.cli import main\n"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tracegen.ir import Program
 
-SETUP, COMPUTING, WAITING, BETWEEN_STEPS, DONE = range(5)
+# The last of a process that has said itself why it ends.
+SETUP, COMPUTING, WAITING, BETWEEN_STEPS, DONE, TOLD = range(6)
 WIDTH = 2  # numbers a rank: changes so far, and position << 3 | state
 
 
@@ -22,6 +23,10 @@ class Progress:
         at = WIDTH * self.process
         self.row[at + 1] = position << 3 | state
         self.row[at] += 1
+
+    def tell(self) -> None:
+        """It has said why it ends, or ends for another's sake."""
+        self.set(TOLD, self.position)
 
     @property
     def changes(self) -> int:

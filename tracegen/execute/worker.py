@@ -18,7 +18,8 @@ from tracegen.errors import ExecuteError, TracegenError
 from tracegen.execute.job import run_job
 from tracegen.execute.launch import Failure, Task, hangs
 from tracegen.execute.outcome import Outcome
-from tracegen.execute.progress import COMPUTING, DONE, Progress, unshared, where
+from tracegen.execute.peers import Peers
+from tracegen.execute.progress import COMPUTING, DONE, Progress, where
 from tracegen.execute.session import Session, World
 
 # The launcher, or a thread under torchrun, ends processes that hang; the limit of each
@@ -91,27 +92,37 @@ def run_under_torchrun(task: Task) -> Outcome | None:
     """The task as one of torchrun's processes: the outcome on world rank 0, None elsewhere.
 
     Raises:
-        ExecuteError: naming this rank, the action and the cause.
+        ExecuteError: naming this rank, the action and the cause, or the rank that is gone.
+        SystemExit: where another process of this host has named its own.
     """
     world = World.of_torchrun()
     assert world is not None
     torch.set_num_threads(task.options.threads)
-    progress = unshared(world.rank)
+    peers = Peers.of(task, world)
+    progress = peers.progress
+    peers.speak_when_ended()
     _end_when_hung(task, progress)
     try:
         session = Session.open(world, task.options.device, TIMEOUT_S)
+        peers.forget_file()
         found = run_job(session, task.program, task.options, progress)
         session.close()
         return found
     except Exception as error:
-        said = failure(error)
-        if said.plain:
-            raise ExecuteError(said.cause) from None
+        said, at = failure(error), where(task.program, progress)
         if said.secondary:
             time.sleep(HOLD_BACK_S)
+        lost = peers.whereabouts() if said.secondary else ""
+        if said.secondary and peers.another_told():
+            raise SystemExit(2) from None
+        progress.tell()
+        if said.plain:
+            raise ExecuteError(said.cause) from None
         rank = world.rank // task.options.ep
-        at = where(task.program, progress)
-        raise ExecuteError(f"rank {rank} failed {at}: {said.cause}") from None
+        more = f"; {lost}" if lost else ""
+        raise ExecuteError(f"rank {rank} failed {at}: {said.cause}{more}") from None
+    finally:
+        peers.forget_file()
 
 
 def _end_when_hung(task: Task, progress: Progress) -> None:
@@ -126,6 +137,7 @@ def _end_when_hung(task: Task, progress: Progress) -> None:
                 seen, since = progress.changes, time.monotonic()
             elif time.monotonic() - since > limit:
                 at = where(task.program, progress)
+                progress.tell()
                 sys.stderr.write(f"Error: {hangs(f'rank {rank}', at, limit)}\n")
                 sys.stderr.flush()
                 os._exit(2)
