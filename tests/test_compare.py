@@ -346,7 +346,7 @@ def test_refusals() -> None:
     assert (
         refusal("compare", "-s", "gpipe", "--sweep", "q=3")
         == "sweep 'q=3': nothing is called 'q'; there are p, m, v, f, b, i, w, fb, r, alpha, "
-        "bandwidth, bytes, w-share, microbatch-size, seq, and ratios such as f/b"
+        "bandwidth, bytes, w-share, microbatch-size, seq, data, zero, and ratios such as f/b"
     )
     for text, message in (
         ("m=8..4", "sweep 'm=8..4': 8..4 is empty; write the smaller number first"),

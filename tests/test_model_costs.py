@@ -262,7 +262,7 @@ def test_refusals_of_the_command() -> None:
     )
     assert (
         refusal("compare", "-s", "gpipe", *SIZES, "--sweep", "f=3")
-        == "sweep: f follows from the model; sweep microbatch-size, seq"
+        == "sweep: f follows from the model; sweep microbatch-size, seq, data, zero"
     )
 
 

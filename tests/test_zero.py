@@ -423,6 +423,21 @@ def test_compare_and_advise_take_it() -> None:
     )
 
 
+def test_it_is_swept_with_the_devices() -> None:
+    sizes = ("--model-layers", 8, "--hidden", 256, "--seq", 128, "--flops", 1)
+    about = ("compare", "-s", "zbv", *sizes, "--data-bandwidth", 1)
+    rows = json.loads(run(*about, "--sweep", "zero=0,3", "data=2,4", "--json").stdout)["rows"]
+    assert [(row["zero"], row["data"]) for row in rows] == [(0, 2), (0, 4), (3, 2), (3, 4)]
+    for row in rows:
+        one = measured(
+            Size("zbv", 4, 8), model(data=int(row["data"]), data_GBps=1, zero=int(row["zero"]))
+        )
+        assert isinstance(one, Figures)
+        assert row["makespan_us"] == one.makespan_us
+    told = refusal("compare", "-s", "zbv", *sizes, "--sweep", "zero=-1")
+    assert told == "sweep 'zero=-1': zero is a whole number, 0 or more"
+
+
 def test_solve_refuses_it() -> None:
     told = refusal("solve", "-p", 2, "-m", 2, "--zero", 1, "--unshard", 3)
     assert told.startswith("solve does not take sums of gradients, the optimizer and UNSHARD;")

@@ -26,7 +26,7 @@ COSTS = {
     "bytes": "boundary_bytes",
     "w-share": "w_share",
 }
-MODEL = {"microbatch-size": "microbatch_size", "seq": "seq"}
+MODEL = {"microbatch-size": "microbatch_size", "seq": "seq", "data": "data", "zero": "zero"}
 MOST = 1_000_000
 
 _RANGE = re.compile(r"(\d{1,15})\.\.(\d{1,15})(?:([*+])(\d{1,15}))?")
@@ -61,7 +61,7 @@ class Base:
             CostError: for a change that does not go with these costs.
         """
         given = self.given
-        for name, value in sorted(changes, key=lambda change: "/" in change[0]):  # ratios last
+        for name, value in sorted(changes, key=_after_others):
             given = _changed(given, name, value)
         if isinstance(given, Model):
             return given
@@ -98,8 +98,10 @@ def axis(text: str) -> Axis:
             "ratios such as f/b"
         )
     found = [value for part in values.split(",") for value in _values(text, part)]
-    if name in (*SIZES, *MODEL) and not all(value.is_integer() and value >= 1 for value in found):
-        raise CostError(f"sweep {text!r}: {name} is a whole number, 1 or more")
+    least = 0 if name == "zero" else 1
+    whole = all(value.is_integer() and value >= least for value in found)
+    if name in (*SIZES, *MODEL) and not whole:
+        raise CostError(f"sweep {text!r}: {name} is a whole number, {least} or more")
     return Axis(name, tuple(dict.fromkeys(found)))
 
 
@@ -214,6 +216,11 @@ def _in_force(given: Costs, name: str) -> float:
     f, i, w, r = (times[n] or 0.0 for n in ("f_us", "i_us", "w_us", "r_us"))
     fb = f + i + w if times["fb_us"] is None else times["fb_us"]
     return {"f": f, "b": i + w, "i": i, "w": w, "fb": fb, "r": r}[name]
+
+
+def _after_others(change: tuple[str, float]) -> bool:
+    """Whether a change is made to what the others have set: a ratio, or what devices shard."""
+    return "/" in change[0] or change[0] == "zero"
 
 
 def axes(texts: Sequence[str]) -> Iterator[Axis]:

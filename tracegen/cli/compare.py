@@ -66,7 +66,7 @@ def command(
 
     With --sweep every combination of values is measured, on all cores: p, m, v, f, b, i, w,
     fb, r, alpha, bandwidth, bytes, w-share; ratios of times (f/b=0.5 makes f half of b); of a
-    model seq and microbatch-size. Values are 4,8 or 4..64 or 4..64*2 or 4..64+4.
+    model seq, microbatch-size, data and zero. Values are 4,8 or 4..64 or 4..64*2 or 4..64+4.
 
     \b
         tracegen compare -p 8 -m 32
