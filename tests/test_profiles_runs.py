@@ -114,8 +114,11 @@ def test_a_rank_that_sleeps_is_a_bubble_on_the_others(teams: Teams, tmp_path: Pa
     assert waits[attribution.Cause.WAIT] > 0.9 * nap_ns
 
 
-def test_several_steps_are_told_apart(teams: Teams, tmp_path: Path) -> None:
-    teams[2].run(profiles_worker.train, "Interleaved1F1B", 4, str(tmp_path), 0.0, 3)
+@pytest.mark.parametrize(
+    ("name", "called"), [("Interleaved1F1B", "interleaved-1f1b"), ("1F1B", "1f1b")]
+)
+def test_several_steps_are_told_apart(teams: Teams, tmp_path: Path, name: str, called: str) -> None:
+    teams[2].run(profiles_worker.train, name, 4, str(tmp_path), 0.0, 3)
     line = read([tmp_path])
     assert line.config["executed"]["steps_measured"] == 3
-    assert known(line).names[0] == "interleaved-1f1b"
+    assert known(line).names[0] == called

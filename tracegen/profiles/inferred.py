@@ -2,17 +2,19 @@
 
 A forward is a run of operators from which autograd goes backward later, a backward a run of
 autograd's own; two of one kind are told apart by the send or receive between them. The numbers
-of the microbatches follow from torch's order: both kinds run theirs from 0 on.
+of the microbatches follow from torch's order: both kinds run theirs from 0 on, in every step.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tracegen.errors import FileError
-from tracegen.ir import NO_MATE, encode
+from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE, encode
 from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.profiles.model import Columns, Message, Recorded, Window, column
@@ -67,8 +69,64 @@ def infer(found: Recorded, unmarked: Unmarked) -> None:
         )
     blocks = _blocks(found, unmarked)
     found.windows = _numbered(found, blocks)
+    found.step_sizes = _step_sizes(found)
+    _number(found)
     found.one_stage = True
     found.notes.append(HOW)
+
+
+def agree(files: Sequence[Recorded]) -> None:
+    """Let a last rank's steps be as long as the others', where it alone does not show them.
+
+    In 1F1B it goes backward after every forward, so each could be a step.
+    """
+    known = next((one.step_sizes for one in files if len(one.step_sizes) > 0), [])
+    for one in files:
+        if not one.step_sizes and 2 * sum(known) == len(one.windows):
+            one.step_sizes = known
+            _number(one)
+
+
+def _step_sizes(found: Recorded) -> list[int]:
+    """How many microbatches each step has: a step ends where no backward is missing.
+
+    Of a rank whose forwards send nothing, as the last one's, that is after each; where the
+    profiler, or an optimizer, marks the steps they are as marked, or else [].
+    """
+    ends: list[int] = []
+    sizes, missing, number = [], 0, 0
+    for window in found.windows:
+        forward = window.code & KIND_MASK == FORWARD
+        missing += 1 if forward else -1
+        number += forward
+        if not missing:
+            ends.append(window.end_ns)
+            sizes.append(number)
+            number = 0
+    sends = [one.start_ns for one in found.sends]
+    for window in found.windows:
+        if window.code & KIND_MASK == FORWARD:
+            first, last = (bisect_left(sends, ns) for ns in (window.start_ns, window.end_ns + 1))
+            if first < last:
+                return sizes
+    marks = sorted(found.marks + found.updates)
+    whole: list[int] = []
+    before = -1
+    for end, size in zip(ends, sizes, strict=True):
+        if (mark := bisect_right(marks, end - 1)) != before:
+            whole.append(0)
+            before = mark
+        whole[-1] += size
+    return whole if len(whole) > 1 else []
+
+
+def _number(found: Recorded) -> None:
+    """Number the microbatches of each step from 0."""
+    starts = [0, *accumulate(found.step_sizes)]
+    for window in found.windows:
+        number = window.code >> MICROBATCH_SHIFT
+        first = starts[bisect_right(starts, number) - 1]
+        window.code = encode(0, window.code & KIND_MASK, number - first)
 
 
 def _blocks(found: Recorded, unmarked: Unmarked) -> list[tuple[int, int, int]]:

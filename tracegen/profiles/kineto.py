@@ -52,7 +52,7 @@ MARKS = (
 # Old files that were cut, or sorted, show this of it: what Kineto calls its processes.
 LABELS = re.compile(r'"labels":\s*"(CPU|GPU \d+)"')
 _GPIPE = re.compile(r"(Forward|Backward) (\d{1,9})")
-_STEP = "ProfilerStep#"
+_STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
 _AUTOGRAD = "autograd::engine::evaluate_function"
 # Kernels that move data between ranks.
 _BETWEEN_RANKS = re.compile(r"[a-z]ccl|oneccl|nvshmem|rocshmem|deep_ep", re.IGNORECASE)
@@ -75,7 +75,9 @@ CALLS = (
 )
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "Kernel", "Memcpy", "Memset")
 
-_IGNORED, _OP, _BACKWARD_OP, _SEND_OP, _RECEIVE_RANGE, _COMMUNICATION, _ACTION, _MARK = range(8)
+_IGNORED, _OP, _BACKWARD_OP, _SEND_OP, _RECEIVE_RANGE, _COMMUNICATION, _ACTION, _MARK, _UPDATE = (
+    range(9)
+)
 
 
 def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> list[Recorded]:
@@ -223,15 +225,15 @@ class _Gather:
             unmarked.between.add(start, end)
         elif kind == _COMMUNICATION:
             unmarked.receives_posted(str(name), start, end)
-        elif kind == _MARK:
-            found.marks.append(start)
+        elif kind in (_MARK, _UPDATE):
+            (found.marks if kind == _MARK else found.updates).append(start)
 
     def _kind(self, name: str, category: object) -> tuple[int, int, int]:
         """What an event of this name is, and which action."""
         if (codes := self._action(name)) is not None:
             return (_ACTION, *codes)
-        if name.startswith(_STEP):
-            return _MARK, 0, 0
+        if name.startswith((_STEP, _OPTIMIZER)):
+            return _MARK if name.startswith(_STEP) else _UPDATE, 0, 0
         if _SEND.match(name):
             return _SEND_OP, 0, 0
         if _RECEIVE.match(name):

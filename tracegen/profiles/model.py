@@ -87,6 +87,8 @@ class Recorded:
         host: what tells its clock from others; "" if it is not said.
         windows: the actions, by start; communication among them.
         marks: where the profiler's own steps begin.
+        updates: where an optimizer begins its step.
+        step_sizes: the microbatches of each step, where actions are inferred and that is known.
         ops: operations of the host that compute, of any thread, by start.
         kernels, copies: of a device: those that compute, and those that communicate between
             ranks, by launch; empty where the host computes.
@@ -105,6 +107,8 @@ class Recorded:
     host: str = ""
     windows: list[Window] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+    step_sizes: list[int] = field(default_factory=list)
     ops: Columns = field(default_factory=Columns)
     kernels: Columns = field(default_factory=Columns)
     copies: Columns = field(default_factory=Columns)

@@ -38,6 +38,7 @@ class Process:
         """Add what another process did."""
         self.found.windows += other.found.windows
         self.found.marks += other.found.marks
+        self.found.updates += other.found.updates
         self.found.sends += other.found.sends
         self.found.receives += other.found.receives
         for mine, more in (

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegen import engine
 from tracegen.errors import FileError
-from tracegen.profiles import inputs, kineto, megatron, nsys, ranks
+from tracegen.profiles import inferred, inputs, kineto, megatron, nsys, ranks
 from tracegen.profiles.merge import merge
 from tracegen.profiles.model import Recorded
 from tracegen.profiles.spans import profile_of
@@ -75,6 +75,7 @@ def _ranges(
     chosen, places = ranks.pipeline(files, rank_map, warnings)
     if not chosen:
         raise FileError(f"{given.paths[0].parent}: no file is of the pipeline that is asked for")
+    inferred.agree(chosen)
     whole = len(chosen[0].peers) if rank_map is None and chosen[0].peers else None
     return chosen, places, whole
 
