@@ -406,7 +406,7 @@ def test_the_limit_is_in_1f1b_stages_whatever_the_placement() -> None:
     assert found["busy_us"] == [24000.0] * 4
 
 
-OPEN = "-p 4 -m 8 --placement v --f 14 --i 13 --w 11 --memory-limit 3 --objective span"
+OPEN = "-p 4 -m 8 --placement v --f 14 --i 13 --w 11 --memory-limit 2 --objective span"
 
 
 def test_without_the_extra_the_heuristic_answers_and_says_so(

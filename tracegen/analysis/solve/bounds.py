@@ -11,8 +11,9 @@
 5. Room and time. An activation is held at least for a microbatch's way to the loss and back,
    so of m such times at most K side by side, ceil(m/K) must follow each other; of several stages
    on a rank, the sum of sizes times times is no more than room times span.
+6. Several stages on a rank share its room and its time: see `together`.
 
-2 to 4 are applied to the earliest ends of all actions again and again until nothing
+2 to 4 and 6 are applied to the earliest ends of all actions again and again until nothing
 changes. For the steady step, a rank's clock starts with its own first action, so the way
 to it counts for nothing.
 """
@@ -22,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracegen.analysis.solve.problem import NO_ACTION, F, I, Objective, Problem, W
+from tracegen.analysis.solve.together import UNKNOWN, Together
 
-UNKNOWN = -(1 << 60)
 NO_LIMIT = 1 << 40
 ROUNDS = 12
 
@@ -94,6 +95,8 @@ class Earliest:
         ]
         self.slots = [slots_of(problem, s) for s in range(problem.num_stages)]
         self.known = self._known(clock)
+        several = [rank for rank, stages in enumerate(problem.stages_of) if len(stages) > 1]
+        self.together = {rank: Together(problem, rank) for rank in several}
         for _ in range(ROUNDS):
             before = [[column[-1] for column in kind] for kind in self.end]
             self._sweep()
@@ -110,6 +113,8 @@ class Earliest:
         return [chain[first:] for chain, first in zip(chains, firsts, strict=True)]
 
     def _sweep(self) -> None:
+        for together in self.together.values():
+            together.raise_to(self.end)
         for chain in self.known:
             for stage in chain:
                 self._forwards(stage)
@@ -185,6 +190,8 @@ def _end(problem: Problem, rank: int, found: Earliest, own: bool = False) -> int
         ends.append(_from_inputs(problem, stages[0], found))
     else:
         ends.append(_from_first_input(problem, rank, found, start))
+        if found.together[rank].alike:
+            ends.append(found.together[rank].end(found.end))
     return max(ends)
 
 
