@@ -192,9 +192,23 @@ def test_ranges_inside_strings_and_long_headers_are_no_trap(tmp_path: Path) -> N
     assert_times(read([path]), line, 1000)
 
 
-def test_a_profile_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranges", "such"),
+    [
+        ([], ", if it has any"),
+        (
+            ["ProfilerStep#2", "moe_forward", "## Call Compiled ##"],
+            ", such as 'moe_forward', '## Call Compiled ##'",
+        ),
+    ],
+)
+def test_a_profile_without_a_pipeline_is_refused(
+    tmp_path: Path, ranges: list[str], such: str
+) -> None:
+    """As most public ones are: a step of one model on one device."""
     events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "tid": 1, "pid": 1}
+        {"ph": "X", "cat": cat, "name": name, "ts": 1, "dur": 1, "tid": 1, "pid": 1}
+        for cat, name in (("cpu_op", "aten::mm"), *(("user_annotation", one) for one in ranges))
     ]
     with pytest.raises(FileError) as refused:
         read([write(tmp_path / "r.json", events)])
@@ -202,7 +216,8 @@ def test_a_profile_without_a_pipeline_is_refused(tmp_path: Path) -> None:
         f"{tmp_path}/r.json: nothing says which action runs when: it has no ranges named "
         "PP:<action> or Forward <i>, no forward operators tied to their backward (fwdbwd flows), "
         "no operators of autograd's engine, no sends or receives; profile the steps with "
-        "torch.profiler on torch's runtime, or give --name-pattern"
+        "torch.profiler on torch's runtime, or give tracegen import a --name-pattern for its own "
+        f"ranges{such}"
     )
 
 

@@ -65,7 +65,8 @@ def infer(found: Recorded, unmarked: Unmarked) -> None:
     if len(missing) > 1:
         raise FileError(
             f"{found.path}: nothing says which action runs when: it has no {', no '.join(missing)}"
-            "; profile the steps with torch.profiler on torch's runtime, or give --name-pattern"
+            "; profile the steps with torch.profiler on torch's runtime, or give tracegen import a "
+            f"--name-pattern for its own ranges{_such(found.ranges)}"
         )
     blocks = _blocks(found, unmarked)
     found.windows = _numbered(found, blocks)
@@ -73,6 +74,10 @@ def infer(found: Recorded, unmarked: Unmarked) -> None:
     _number(found)
     found.one_stage = True
     found.notes.append(HOW)
+
+
+def _such(ranges: list[str]) -> str:
+    return f", such as {', '.join(map(repr, ranges))}" if ranges else ", if it has any"
 
 
 def agree(files: Sequence[Recorded]) -> None:

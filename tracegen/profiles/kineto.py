@@ -65,6 +65,8 @@ _NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
 
+# How many ranges that are no action are named where none is one.
+_SHOWN = 3
 # What Kineto writes at the end of a file.
 _END = "Record Window End"
 
@@ -131,6 +133,7 @@ class _Gather:
         self.processes: dict[Key, Process] = {}
         self.devices: dict[Key, Device] = {}
         self.called: dict[Any, str] = {}
+        self.ranges: list[str] = []
         self.file = 0  # of those that were put one after the other
         self.one_stage = self.coarse = self.whole_us = False
         self.names: dict[str, tuple[int, int, int]] = {}
@@ -240,6 +243,8 @@ class _Gather:
             return _RECEIVE_RANGE, 0, 0
         if _OTHER.match(name):
             return _COMMUNICATION, 0, 0
+        if category == "user_annotation" and len(self.ranges) < _SHOWN:
+            self.ranges.append(name[:60])
         if category == "user_annotation" or name.removeprefix("aten::") in _NO_WORK:
             return _IGNORED, 0, 0
         return (_BACKWARD_OP if name.startswith(_AUTOGRAD) else _OP), 0, 0
@@ -362,7 +367,7 @@ class _Gather:
         found = process.found
         base = about.get("baseTimeNanoseconds", 0)
         found.shift_ns = (self.base or 0) * 1000 + (base if type(base) is int else 0)
-        found.one_stage = self.one_stage
+        found.one_stage, found.ranges = self.one_stage, self.ranges
         if lost := join(process, devices):
             self.warnings.add(
                 "files with kernels without a launch",

@@ -97,6 +97,7 @@ class Recorded:
         on_device: whether tiles are made of kernels.
         exact: whether a window is a tile as it is.
         one_stage: whether the actions say no stage: its own is that of its place in the pipeline.
+        ranges: what some ranges are called that are no action.
         notes: what had to be inferred, for the user.
     """
 
@@ -118,6 +119,7 @@ class Recorded:
     on_device: bool = False
     exact: bool = False
     one_stage: bool = False
+    ranges: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
