@@ -75,7 +75,8 @@ DESCRIPTIONS = {
     PIPELINE: "What each rank computes, and until when: F forward, BP backward in full, I the "
     "input's gradient, WG the weights', Re what a backward recomputes first; F1B0 and F1I0 are "
     "two at once. Below, what it holds.",
-    KERNELS: "The kernels of each rank's actions, on its compute and its communication stream.",
+    KERNELS: "What each rank's communication stream runs: kernels, beside those of its compute "
+    "stream, or the gathers and sums of data parallelism.",
     PREDICTED: "The same step, as it was predicted.",
     WAITING: "Where a rank stood in a communication, until what it waited for was there.",
 }
