@@ -23,7 +23,7 @@ ORDER = """
     kernel_work kernel_line dynamic full_work deadlock full_line
     timeline recompute memory metrics                    what happened when
     full_replay engine blocks attribution                the replay
-    tiles drawn layout_more layout emit_proto emit       traces
+    tiles drawn layout_more layout_kernels layout emit_proto emit   traces
     view view_idle ui                                    what people see
     readers comparison differ golden pytest_plugin       traces read, and held against each other
     analysis execute

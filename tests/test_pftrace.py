@@ -17,14 +17,14 @@ from tests.perfetto.awkward import RANKS, SCHEDULES, Traces, line
 from tests.perfetto.browser import PerfettoUi
 from tests.perfetto.colours import colour
 from tests.perfetto.processor import Engine
-from tracegen import emit, emit_proto, layout
+from tracegen import emit, emit_proto, layout, layout_kernels
 from tracegen.cli import main
 from tracegen.emit_proto import COLOURS
 from tracegen.errors import FileError
 from tracegen.moe import Kernel
-from tracegen.tiles import RECOMPUTE_LETTERS
 from tracegen.readers import chrome, proto
 from tracegen.readers.request import request_of
+from tracegen.tiles import RECOMPUTE_LETTERS
 from tracegen.ui.query import ask, stats
 
 pytest_plugins = ["tests.perfetto.fixtures"]
@@ -146,8 +146,8 @@ def test_every_kind_has_its_colour(name: str, engine: Engine, traces: Traces) ->
 
 
 def test_colours_are_well_apart() -> None:
-    kernels = {layout.kernel_name(kernel) for kernel in Kernel}
-    moved = {layout.kernel_name(kernel) for kernel in Kernel if kernel.is_communication}
+    kernels = {layout_kernels.kernel_name(kernel) for kernel in Kernel}
+    moved = {layout_kernels.kernel_name(kernel) for kernel in Kernel if kernel.is_communication}
     tiles = set(COLOURS) - kernels
     assert kernels < set(COLOURS)
     assert {
@@ -221,7 +221,7 @@ def test_arrows_between_slices_that_start_as_one(engine: Engine, tmp_path: Path)
     up, down = (1, 1000, 0, 1000, "up", "x"), (0, 1000, 1, 1000, "down", "x")
     shown = dataclasses.replace(shown, arrows=lambda: iter([up, down]))
     plain, native = tmp_path / "t.json", tmp_path / "t.pftrace"
-    plain.write_text("".join(emit.chunks(shown)))
+    emit.write_layout(shown, plain)
     emit_proto.write(shown, native)
     assert len(engine.facts(plain).flows) == 2
     assert engine.facts(native) == engine.facts(plain)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from tracegen.deps import NOTHING
-from tracegen.work import Work
+
+if TYPE_CHECKING:
+    from tracegen.work import Work
 
 PENDING = -1
 

@@ -6,14 +6,10 @@ from dataclasses import replace
 from operator import index
 from pathlib import Path
 
-from tracegen import registry, torch_csv
+from tracegen import registry
 from tracegen.errors import ScheduleError
 from tracegen.ir import Program
-from tracegen.passes.communication import add_communication
-from tracegen.passes.forward_only import keep_forward
-from tracegen.passes.messages import check_links, check_messages, has_messages
 from tracegen.passes.validate import validate
-from tracegen.passes.whole_stage import check_whole_stage
 
 
 def compile(
@@ -52,19 +48,32 @@ def compile(
         )
     )
     if from_csv := str(schedule).endswith(".csv"):
+        from tracegen import torch_csv
+
         program = torch_csv.read(Path(schedule))
         _same_size(program, p=num_ranks, m=num_microbatches, v=stages_per_rank)
     else:
         program = _from_schedule(str(schedule), num_ranks, num_microbatches, stages_per_rank)
     if forward_only:
+        from tracegen.passes.forward_only import keep_forward
+
         recipe = program.recipe and {**program.recipe, "forward_only": True}
         program = replace(keep_forward(program), recipe=recipe)
     validate(program)
     if from_csv:
+        from tracegen.passes.whole_stage import check_whole_stage
+
         check_whole_stage(program)
-    if has_messages(program):
-        check_links(check_messages(program))
-    return add_communication(program) if communication else program
+    if program.has_communication:
+        from tracegen.passes.messages import check_links, check_messages, has_messages
+
+        if has_messages(program):
+            check_links(check_messages(program))
+    if not communication:
+        return program
+    from tracegen.passes.communication import add_communication
+
+    return add_communication(program)
 
 
 def _whole(name: str, value: int | None) -> int | None:

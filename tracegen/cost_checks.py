@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracegen.errors import CostError
-from tracegen.moe import MoE
 
 TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
 WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us", "unshard_us")
@@ -117,6 +116,8 @@ def check_kernels(moe: Any, whole: list[str], stage: Table, microbatch: Table) -
                     f"{prefix}moe has kernel costs; give those of all stages too, [moe]"
                 )
         return
+    from tracegen.moe import MoE  # when it is asked for: a start takes as long as its imports
+
     if not isinstance(moe, MoE):
         raise CostError(f"moe = {moe!r} is no MoE; use MoE(...)")
     if whole:

@@ -6,11 +6,10 @@ nanoseconds: each given cost is rounded once.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegen.cost_checks import (
     OF_LINK,
@@ -30,8 +29,10 @@ from tracegen.cost_checks import (
 )
 from tracegen.errors import CostError
 from tracegen.ir import Program
-from tracegen.moe import MoE
 from tracegen.times import DEFAULT_US, DEFAULTS, Each, Times, of_each, of_number, times_at
+
+if TYPE_CHECKING:
+    from tracegen.moe import MoE
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,7 @@ class Costs:
             if key not in known:
                 raise CostError(f"{where}: no cost {key!r}; there are {', '.join(known)}")
         try:
-            moe = {"moe": MoE.from_dict(data["moe"])} if data.get("moe") is not None else {}
-            return cls(**{**data, **moe})
+            return cls(**{**data, **_kernels(data)})
         except CostError as error:
             raise CostError(f"{where}: {error}") from None
 
@@ -192,6 +192,8 @@ class Costs:
         Raises:
             CostError: if it cannot be read, is no TOML or holds no costs.
         """
+        import tomllib
+
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -252,8 +254,16 @@ def _each(value: Each | None) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
+def _kernels(data: Mapping[str, Any]) -> dict[str, MoE]:
+    if data.get("moe") is None:
+        return {}
+    from tracegen.moe import MoE
+
+    return {"moe": MoE.from_dict(data["moe"])}
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, MoE):
+    if hasattr(value, "given"):  # kernel costs
         return value.given()
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}

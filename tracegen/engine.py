@@ -3,6 +3,9 @@
 The engine runs jobs on streams. A stream runs its jobs in order, one at a time;
 a job starts when its stream is free and everything it waits for is there. A
 link runs its jobs, the transfers, in the order they become ready.
+
+What a plain replay does not need is imported where it is: a command starts in the
+time that its imports take.
 """
 
 from __future__ import annotations
@@ -11,25 +14,25 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from tracegen import full_replay, kernel_line, kernel_work, longest_path
+from tracegen import longest_path
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
 from tracegen.errors import CostError
-from tracegen.full_replay import is_plain
 from tracegen.ir import Program
 from tracegen.memory import peaks
 from tracegen.mode import Mode
-from tracegen.moe import BlockOrder, MoE, check_modes
 from tracegen.passes.validate import validate
 from tracegen.recompute import marked
-from tracegen.repeat import flat, repeat
-from tracegen.sharing import SharedClock
 from tracegen.tail import tails
 from tracegen.timeline import Timeline
 from tracegen.times import Times
-from tracegen.work import Work, lower
+
+if TYPE_CHECKING:
+    from tracegen.moe import MoE
+    from tracegen.work import Work
 
 
 def replay(
@@ -73,14 +76,24 @@ def replay(
         if costs.moe is not None:
             return _replay_kernels(program.compute_only(), costs, costs.moe, times, mode)
         if not is_plain(program, times, mode):
+            from tracegen import full_replay
+
             return full_replay.replay(program, costs, times, mode, run)
         return _replay_plain(program.compute_only(), costs, times)
     except OverflowError:
         raise CostError("the times exceed 2**63 ns, 292 years; use smaller costs") from None
 
 
+def is_plain(program: Program, times: Times, mode: Mode) -> bool:
+    """Whether ranks do nothing but one step's compute, each in its order, without blocking."""
+    plain = mode == Mode() and times.zero is None
+    return plain and not any(tails(program.compute_only(), times))
+
+
 def until_it_hangs(program: Program, costs: Costs, mode: Mode) -> Timeline:
     """As `replay`, of a program that cannot finish: the timeline up to where it hangs."""
+    from tracegen import full_replay
+
     line, _ = full_replay.until_it_hangs(program, costs, costs.times(program), mode, run)
     return line
 
@@ -91,6 +104,8 @@ def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
         done, queued = longest_path.run(program, times), {}
         start, end, blocker = done.start, done.end, done.blocker
     else:
+        from tracegen.work import lower
+
         work, steps = lower(program, times), len(program)
         done = run(work)
         queued = _queued_spans(work, done)
@@ -105,6 +120,10 @@ def _replay_plain(program: Program, costs: Costs, times: Times) -> Timeline:
 
 def _replay_kernels(program: Program, costs: Costs, moe: MoE, times: Times, mode: Mode) -> Timeline:
     """`replay` of MoE stages, by DESIGN's section 6: two streams a rank, kernels on them."""
+    from tracegen import kernel_line, kernel_work
+    from tracegen.moe import BlockOrder, check_modes
+    from tracegen.repeat import flat, repeat
+
     check_modes(mode.p2p, mode.dispatch)
     if mode.sync or any(tails(program, times)):
         raise CostError(
@@ -166,6 +185,8 @@ def _queued_spans(
 def run(work: Work) -> Run:
     """Run every job as early as it can be. Jobs that wait for each other stay PENDING."""
     if work.sharing is not None:
+        from tracegen.sharing import SharedClock
+
         return SharedClock(work).run()
     return Clock(work).run() if work.queued.link else _as_far_as_it_goes(work)
 

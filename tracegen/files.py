@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -78,7 +76,8 @@ def _write_both(file: IO[bytes], chunks: Iterable[str], rest: Iterable[str], fol
                 else ChildProcessError(error, "killed")
             )
         beside.seek(0)
-        shutil.copyfileobj(beside, file, 1 << 20)
+        while part := beside.read(1 << 20):
+            file.write(part)
 
 
 def _write_and_exit(file: IO[bytes], chunks: Iterable[str]) -> NoReturn:
@@ -162,4 +161,6 @@ def _umask() -> int:
 
 def _gzip(file: IO[bytes]) -> IO[bytes]:
     # Neither time nor name goes into the header, so the same trace gives the same bytes.
+    import gzip
+
     return cast(IO[bytes], gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0))

@@ -33,12 +33,6 @@ from tracegen.work import Work
 PLACED = {"torch": add_communication, "naive": add_naive, "fused": add_fused}
 
 
-def is_plain(program: Program, times: Times, mode: Mode) -> bool:
-    """Whether ranks do nothing but one step's compute, each in its order, without blocking."""
-    plain = mode == Mode() and times.zero is None
-    return plain and not any(tails(program.compute_only(), times))
-
-
 def replay(
     program: Program, costs: Costs, times: Times, mode: Mode, run: Callable[[Work], Run]
 ) -> Timeline:

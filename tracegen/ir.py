@@ -131,10 +131,10 @@ class Exchange:
 
 Step = Action | StageAction | Overlap | Exchange
 
-_ACTION = re.compile(r"([0-9]+)([FBIW]|SEND_F|RECV_F|SEND_B|RECV_B)([0-9]+)")
-_STAGE_ACTION = re.compile(r"([0-9]+)(UNSHARD|RESHARD|REDUCE_GRAD)")
-_OVERLAP = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+[BI][0-9]+)\)OVERLAP_F_B")
-_EXCHANGE = re.compile(r"\(([0-9]+SEND_[FB][0-9]+);([0-9]+RECV_[FB][0-9]+)\)SEND_RECV")
+_ACTION = r"([0-9]+)([FBIW]|SEND_F|RECV_F|SEND_B|RECV_B)([0-9]+)"
+_STAGE_ACTION = r"([0-9]+)(UNSHARD|RESHARD|REDUCE_GRAD)"
+_OVERLAP = r"\(([0-9]+F[0-9]+);([0-9]+[BI][0-9]+)\)OVERLAP_F_B"
+_EXCHANGE = r"\(([0-9]+SEND_[FB][0-9]+);([0-9]+RECV_[FB][0-9]+)\)SEND_RECV"
 
 
 def parse(text: str) -> Step:
@@ -143,15 +143,15 @@ def parse(text: str) -> Step:
     Raises:
         ScheduleError: if text is not exactly one action, or its numbers are out of range.
     """
-    if match := _ACTION.fullmatch(text):
+    if match := re.fullmatch(_ACTION, text):
         return Action(
             _number("stage", match[1], MAX_STAGES),
             Kind(match[2]),
             _number("microbatch", match[3], MAX_MICROBATCHES),
         )
-    if match := _STAGE_ACTION.fullmatch(text):
+    if match := re.fullmatch(_STAGE_ACTION, text):
         return StageAction(_number("stage", match[1], MAX_STAGES), Kind(match[2]))
-    if match := _OVERLAP.fullmatch(text) or _EXCHANGE.fullmatch(text):
+    if match := re.fullmatch(_OVERLAP, text) or re.fullmatch(_EXCHANGE, text):
         first, second = parse(match[1]), parse(match[2])
         assert isinstance(first, Action)
         assert isinstance(second, Action)

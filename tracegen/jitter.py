@@ -45,6 +45,10 @@ class Jitter:
         """A time of an action with its factor, rounded to whole ns."""
         return round(ns * self.factor(code, op))
 
+    def of_pair(self, ns: int, code: int) -> int:
+        """The same of a pair as a whole, by the code of its forward."""
+        return self.of(ns, code, PAIR)
+
 
 def _normal(text: str) -> float:
     """A standard normal number for a text: Marsaglia's polar method on its hashes."""

@@ -12,14 +12,13 @@ from heapq import merge
 from operator import eq, itemgetter
 from typing import Any
 
-from tracegen import __version__, layout_more, metrics
+from tracegen import __version__, metrics
 from tracegen.deps import NOTHING
 from tracegen.drawn import ACTIVATION, arrows, counters, rank_name
 from tracegen.found import Series
 from tracegen.ir import MICROBATCH_SHIFT
-from tracegen.kernels import COMMUNICATION, COMPUTE
-from tracegen.moe import Kernel
 from tracegen.recompute import begins
+from tracegen.shape import KERNELS as KERNELS
 from tracegen.shape import Row as Row
 from tracegen.shape import Shape as Shape
 from tracegen.shape import Slice as Slice
@@ -28,7 +27,7 @@ from tracegen.tiles import PAIR_LETTERS as PAIR_LETTERS
 from tracegen.tiles import tiles
 from tracegen.timeline import Timeline
 
-PIPELINE, KERNELS = "pipeline", layout_more.KERNELS
+PIPELINE = "pipeline"
 # Of a measured step: the tiling that replay predicts of it, and waits inside a communication.
 PREDICTED, WAITING = "predicted", "waiting"
 
@@ -62,15 +61,19 @@ def layout(line: Timeline) -> Layout:
         for rank in range(p)
     ]
     if line.kernels is not None:
-        rows += _kernel_rows(line)
-    if line.collectives:
-        rows += layout_more.collectives(line)
-    rows += _rows_beside(line)
+        from tracegen import layout_kernels
+
+        rows += layout_kernels.rows(line)
     asked = line.config.get("rows", ())
-    if "links" in asked:
-        rows += layout_more.links(line)
-    if "bubble" in asked:
-        rows += layout_more.bubbles(line)
+    if line.collectives or asked:
+        from tracegen import layout_more
+
+        rows += layout_more.collectives(line) if line.collectives else ()
+        rows += _rows_beside(line)
+        rows += layout_more.links(line) if "links" in asked else ()
+        rows += layout_more.bubbles(line) if "bubble" in asked else ()
+    else:
+        rows += _rows_beside(line)
     return Layout(metadata(line), rows, counters(line), lambda: _arrows(line))
 
 
@@ -143,8 +146,11 @@ def _zero_length(line: Timeline) -> list[list[list[Any]]]:
 
 def _rank(line: Timeline, rank: int) -> Iterator[Slice]:
     """A rank's steps, and what else holds it, by time."""
-    beside = layout_more.held(line, rank)
-    return merge(tiles(line, rank), beside, key=itemgetter(0, 1)) if beside else tiles(line, rank)
+    if not line.held and not line.hangs:
+        return tiles(line, rank)
+    from tracegen import layout_more
+
+    return merge(tiles(line, rank), layout_more.held(line, rank), key=itemgetter(0, 1))
 
 
 def _arrows(line: Timeline) -> Iterator[Arrow]:
@@ -154,73 +160,6 @@ def _arrows(line: Timeline) -> Iterator[Arrow]:
         category = "forward" if name == ACTIVATION else "backward"
         yield from_rank, begin[source], rank, start[target], name, category
     if line.kernels is not None:
-        yield from _kernel_arrows(line)
+        from tracegen import layout_kernels
 
-
-_KERNEL_SHAPES = {
-    (kernel, waited): Shape(
-        "communication" if kernel.is_communication else "compute",
-        ("rank", "stage", "microbatch", "layer", "kernel", *["wait_us"] * waited),
-    )
-    for kernel in Kernel
-    for waited in (False, True)
-}
-STREAM_NAMES = {COMPUTE: "compute", COMMUNICATION: "communication"}
-
-
-def _kernel_rows(line: Timeline) -> list[Row]:
-    """Two rows a rank: its compute and its communication stream."""
-    p = line.program.num_ranks
-    return [
-        Row(
-            KERNELS,
-            f"{rank_name(rank, p)} {STREAM_NAMES[stream]}",
-            lambda rank=rank, stream=stream: _kernels(line, rank, stream),  # type: ignore[misc]
-        )
-        for rank in range(p)
-        for stream in (COMPUTE, COMMUNICATION)
-    ]
-
-
-def kernel_name(kernel: Kernel) -> str:
-    """As `attn_F`: with the underscore Perfetto gives every kind on a stream its own colour."""
-    name, _, half = kernel.name.partition("_")
-    return f"{name.lower()}_{half}"
-
-
-_KERNEL_NAMES = {kernel: kernel_name(kernel) for kernel in Kernel}
-
-
-def _kernels(line: Timeline, rank: int, stream: int) -> Iterator[Slice]:
-    assert line.kernels is not None
-    free = 0
-    for span in line.kernels.of_stream(rank, stream):
-        waited, free = span.start_ns - free, span.end_ns
-        if span.start_ns == span.end_ns:
-            continue
-        name = _KERNEL_NAMES[span.kernel]
-        about = (rank, span.stage, span.microbatch, span.layer, name)
-        shape = _KERNEL_SHAPES[span.kernel, waited != 0]
-        yield (
-            span.start_ns,
-            span.end_ns,
-            f"{name}{span.microbatch}",
-            shape,
-            about + ((waited,) if waited else ()),
-        )
-
-
-def _kernel_arrows(line: Timeline) -> Iterator[Arrow]:
-    """Where a kernel stood still for one of the other stream or another rank."""
-    kernels, p = line.kernels, line.program.num_ranks
-    assert kernels is not None
-    for rank in range(p):
-        for stream in (COMPUTE, COMMUNICATION):
-            for span in kernels.of_stream(rank, stream):
-                if span.blocker == NOTHING or span.start_ns == span.end_ns:
-                    continue
-                source = kernels[span.blocker]
-                if source.start_ns == source.end_ns:
-                    continue
-                rows = [p + 2 * k.rank + k.stream for k in (source, span)]
-                yield (rows[0], source.start_ns, rows[1], span.start_ns, "result", "kernel")
+        yield from layout_kernels.arrows(line)

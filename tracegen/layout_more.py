@@ -24,7 +24,7 @@ from tracegen.ir import (
     SUM_REPLICAS,
     UNSHARD,
 )
-from tracegen.shape import Row, Shape, Slice
+from tracegen.shape import KERNELS, Row, Shape, Slice
 from tracegen.timeline import Timeline, Transfer
 
 # Colours as of layout.LETTERS: sends lime, receives cyan, both in one orange, sums of
@@ -42,7 +42,7 @@ LETTERS = {
 COLLECTIVE_LETTERS = {UNSHARD: "Uns", REDUCE_GRAD: "RDG"}
 EXCHANGE = "SR"
 
-LINKS, BUBBLES, KERNELS = "links", "bubbles", "kernels"
+LINKS, BUBBLES = "links", "bubbles"
 
 # The category of what is no compute.
 MESSAGE, GRADIENTS, STUCK = "message", "gradients", "stuck"

@@ -28,7 +28,6 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
-from tracegen.passes.whole_stage import most_whole
 from tracegen.timeline import FREED_AT, Timeline, as_number
 from tracegen.times import of_each
 
@@ -148,6 +147,8 @@ def _with_sharded_weights(program: Program, costs: Costs) -> list[float]:
     others = [sum(_size(costs, name, s, S) for name in RESIDENT[1:]) for s in range(S)]
     key = f"weights there at once {weights}"
     if key not in program.memo:
+        from tracegen.passes.whole_stage import most_whole
+
         program.memo[key] = [most_whole(stream, weights) for stream in program.ranks]
     held: list[float] = list(program.memo[key])
     for stage, rank in enumerate(program.placement.ranks):

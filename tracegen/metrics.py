@@ -6,11 +6,13 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
+from operator import and_
 from typing import Any
 
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import (
+    ALL_BUT_MICROBATCH,
     KIND_MASK,
     KINDS,
     MICROBATCH_SHIFT,
@@ -240,26 +242,51 @@ def critical_steps(line: Timeline) -> list[dict[str, Any]]:
 
 def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
     """(ns, activations held from then on) wherever they change, as `freed_at_input` counts them."""
-    program, costs = line.program, line.costs
-    size = costs.activations(program.num_stages)
-    given_back = {FULL: 1.0, INPUT: 1.0 - costs.w_share, WEIGHT: costs.w_share}
-    if program.forward_only:
-        given_back[FORWARD] = 1.0
-    base, held = program.offsets[rank], 0.0
-    then, shown = 0, 0.0
-    for at, code in program.ranks[rank].halves():
-        kind, one = code & KIND_MASK, size[code >> STAGE_SHIFT & STAGE_MASK]
-        for ns, change in (
-            (line.start_ns[base + at], one if kind == FORWARD else 0.0),
-            (line.end_ns[base + at], -one * given_back.get(kind, 0.0)),
-        ):
-            if change and ns != then:
-                if held != shown or then == 0:
+    program = line.program
+    stream, base = program.ranks[rank], program.offsets[rank]
+    taken, given_back = _held_by(line, stream)
+    steps = slice(base, base + len(stream))
+    then, held, shown = 0, 0.0, 0.0
+    columns = (stream.codes, stream.mates, line.start_ns[steps], line.end_ns[steps])
+    for code, mate, start, end in zip(*columns, strict=True):
+        key = code & ALL_BUT_MICROBATCH
+        if change := taken[key]:
+            if start != then:
+                if held != shown or not then:
                     yield then, as_number(held)
                     shown = held
-                then = ns
+                then = start
             held += change
+        if mate != NO_MATE:
+            key = mate & ALL_BUT_MICROBATCH
+        if change := given_back[key]:
+            if end != then:
+                if held != shown or not then:
+                    yield then, as_number(held)
+                    shown = held
+                then = end
+            held -= change
     yield then, as_number(held)
+
+
+def _held_by(line: Timeline, stream: Stream) -> tuple[dict[int, float], dict[int, float]]:
+    """What an action takes at its start and gives back at its end, by its code less microbatch."""
+    size = line.costs.activations(line.program.num_stages)
+    share = line.costs.w_share
+    shares = {
+        FULL: 1.0,
+        INPUT: 1.0 - share,
+        WEIGHT: share,
+        FORWARD: float(line.program.forward_only),
+    }
+    keys = set(map(and_, stream.codes, repeat(ALL_BUT_MICROBATCH)))
+    keys.update(map(and_, stream.mates, repeat(ALL_BUT_MICROBATCH)) if stream.has_mates else ())
+    keys.discard(NO_MATE & ALL_BUT_MICROBATCH)
+    one = {key: size[key >> STAGE_SHIFT & STAGE_MASK] for key in keys}
+    return (
+        {key: one[key] if key & KIND_MASK == FORWARD else 0.0 for key in keys},
+        {key: one[key] * shares.get(key & KIND_MASK, 0.0) for key in keys},
+    )
 
 
 def gaps(line: Timeline, rank: int) -> list[tuple[int, int]]:

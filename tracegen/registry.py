@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -134,6 +133,8 @@ def find(name_or_path: str) -> Schedule:
         raise UnknownSchedule(f"{name_or_path} is no schedule; {SCHEDULES_ARE}")
     typed = _plain(name_or_path)
     swapped = [name for name in known if sorted(name) == sorted(typed)]
+    from difflib import get_close_matches
+
     close = swapped or get_close_matches(typed, known, n=1)
     every = f"there are {', '.join(sorted(named))}"
     hint = f"did you mean {known[close[0]].name!r}?" if close else every

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+# The process of the rows of kernels: those of MoE stages, and of data parallelism's.
+KERNELS = "kernels"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:

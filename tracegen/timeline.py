@@ -6,17 +6,19 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegen.collective import Span, common, length
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING, waits
-from tracegen.found import Found
-from tracegen.held import Hang, Held
 from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
-from tracegen.kernel_line import Kernels
+
+if TYPE_CHECKING:
+    from tracegen.found import Found
+    from tracegen.held import Hang, Held
+    from tracegen.kernel_line import Kernels
 
 # The two conventions for when an activation is given back; see `peak_activations`.
 FREED_AT = ("freed_at_input", "freed_at_weight")

@@ -32,11 +32,11 @@ from tracegen.ir import B as FULL
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
-from tracegen.jitter import PAIR, Jitter
-from tracegen.moe import Kernel, KernelTimes, MoE
 
 if TYPE_CHECKING:
     from tracegen.costs import Costs
+    from tracegen.jitter import Jitter
+    from tracegen.moe import KernelTimes, MoE
 
 DEFAULT_US = 1000.0
 
@@ -123,7 +123,7 @@ class Times:
             [_ns(times["r_us"] or 0.0) for times in whole],
             again,
             costs.zero,
-            Jitter(costs.jitter, costs.seed, M) if costs.jitter else None,
+            _jitter(costs, M) if costs.jitter else None,
         )
 
     def duration(self, code: int, mate: int = NO_MATE) -> int:
@@ -139,7 +139,7 @@ class Times:
         if pair is None:
             return self.duration(code) + self.duration(mate)
         pair += self._again(mate)
-        return pair if self.jitter is None else self.jitter.of(pair, code, PAIR)
+        return pair if self.jitter is None else self.jitter.of_pair(pair, code)
 
     @property
     def recomputes(self) -> bool:
@@ -157,7 +157,7 @@ class Times:
         stage = code >> STAGE_SHIFT & STAGE_MASK
         pair = self.single_pair.get(self.in_step(code), self.pair[stage])
         whole = mate != NO_MATE and pair is not None
-        return self.jitter.of(ns, code, PAIR) if whole else self.jitter.of(ns, half)
+        return self.jitter.of_pair(ns, code) if whole else self.jitter.of(ns, half)
 
     def _again(self, code: int) -> int:
         stage = code >> STAGE_SHIFT & STAGE_MASK
@@ -326,9 +326,17 @@ def _whole_stages(costs: Costs, slow: list[float]) -> dict[int, list[int]]:
     }
 
 
+def _jitter(costs: Costs, num_microbatches: int) -> Jitter:
+    from tracegen.jitter import Jitter
+
+    return Jitter(costs.jitter, costs.seed, num_microbatches)
+
+
 def _kernels(costs: Costs, slow: list[float], num_microbatches: int) -> KernelTimes | None:
     if costs.moe is None:
         return None
+    from tracegen.moe import KernelTimes
+
     stages = [
         _slow_kernels(
             costs.moe.at_stage(f"stage {stage}", of_number(costs.stage, stage).get("moe", {})),
@@ -347,6 +355,8 @@ def _slow_kernels(moe: MoE, factor: float) -> MoE:
     """The costs on a slow rank: its compute kernels last longer, its communication does not."""
     if factor == 1:
         return moe
+    from tracegen.moe import Kernel
+
     compute = [kernel for kernel in Kernel if not kernel.is_communication]
     slowed: dict[str, Any] = {f"{k.cost}_us": [us * factor for us in moe.us(k)] for k in compute}
     return replace(moe, **slowed)

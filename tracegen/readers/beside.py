@@ -10,7 +10,8 @@ from tracegen.drawn import rank_name
 from tracegen.found import Row
 from tracegen.ir import OPTIMIZER
 from tracegen.kernels import COMMUNICATION, COMPUTE
-from tracegen.layout import KERNELS, PIPELINE, STREAM_NAMES
+from tracegen.layout import KERNELS, PIPELINE
+from tracegen.layout_kernels import STREAM_NAMES
 from tracegen.layout_more import LETTERS, STUCK
 from tracegen.timeline import Timeline
 

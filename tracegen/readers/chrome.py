@@ -19,9 +19,9 @@ from pathlib import Path
 from tracegen import engine
 from tracegen.deps import NOTHING, waits
 from tracegen.drawn import ACTIVATION
+from tracegen.engine import is_plain
 from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
-from tracegen.full_replay import is_plain
 from tracegen.ir import Program
 from tracegen.readers import beside, flows, proto, recompute, rows
 from tracegen.readers.about import About
