@@ -439,5 +439,6 @@ def test_it_is_swept_with_the_devices() -> None:
 
 
 def test_solve_refuses_it() -> None:
-    told = refusal("solve", "-p", 2, "-m", 2, "--zero", 1, "--unshard", 3)
-    assert told.startswith("solve does not take sums of gradients, the optimizer and UNSHARD;")
+    for options in (("--zero", 1, "--unshard", 3), ("--zero", 3)):
+        told = refusal("solve", "-p", 2, "-m", 2, *options)
+        assert told.startswith("solve does not take sums of gradients, the optimizer and UNSHARD;")

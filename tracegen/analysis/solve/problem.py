@@ -229,7 +229,8 @@ def _check(costs: Costs) -> None:
             "the same costs for all its actions",
         ),
         (
-            any(getattr(costs, name) != 0 for name in whole)
+            costs.zero is not None
+            or any(getattr(costs, name) != 0 for name in whole)
             or any(name in entry for name in whole for entry in costs.stage.values()),
             "sums of gradients, the optimizer and UNSHARD",
             "costs without them, and replay the answer with them",
