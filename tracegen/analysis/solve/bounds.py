@@ -12,6 +12,7 @@
    so of m such times at most K side by side, ceil(m/K) must follow each other; of several stages
    on a rank, the sum of sizes times times is no more than room times span.
 6. Several stages on a rank share its room and its time: see `together`.
+7. A rank does one action at a time, each after its head and before its tail: see `one_rank`.
 
 2 to 4 and 6 are applied to the earliest ends of all actions again and again until nothing
 changes. For the steady step, a rank's clock starts with its own first action, so the way
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracegen.analysis.solve.one_rank import end_of
 from tracegen.analysis.solve.problem import NO_ACTION, F, I, Objective, Problem, W
 from tracegen.analysis.solve.together import UNKNOWN, Together
 
@@ -186,6 +188,7 @@ def _end(problem: Problem, rank: int, found: Earliest, own: bool = False) -> int
     last = W if problem.split else I
     ends = [found.end[last][s][-1] for s in (stages if own else range(problem.num_stages))]
     ends += [start + problem.work[rank], start + _held(problem, rank)]
+    ends.append(end_of(problem, rank, found.end, own))
     if len(stages) == 1:
         ends.append(_from_inputs(problem, stages[0], found))
     else:
