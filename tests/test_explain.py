@@ -103,6 +103,21 @@ def test_what_if_from_slack_equals_a_full_replay(case: tuple[Program, Costs]) ->
         assert what_if.makespan(change) == what_if.replayed(change), change
 
 
+def test_of_too_many_changes_none_that_is_left_out_buys_more_than_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = replay(compile("zbv", 4, 6, communication=False), Costs(f_us=10, i_us=11, w_us=9))
+    every = {gain.change: gain.saves_ns for gain in WhatIf(line, measured=False).gains()}
+    monkeypatch.setattr("tracegen.analysis.what_if.MOST_FROM_SLACK", 5 * len(line.program))
+    what_if = WhatIf(line, measured=False)
+    found, left = what_if.gains(), what_if.left_out
+    assert {gain.change for gain in found} | {bound.change for bound in left} == every.keys()
+    assert len(found) + len(left) == len(every)
+    assert all(gain.saves_ns == every[gain.change] for gain in found)
+    assert all(bound.saves_ns >= every[bound.change] for bound in left)
+    assert left
+
+
 @pytest.mark.parametrize("name", ["1f1b", "zbv", "dualpipev", "interleaved-zb", "chimera"])
 def test_what_if_on_schedules(name: str) -> None:
     program = compile(name, 4, 8, communication=False)

@@ -123,23 +123,25 @@ class Graph:
             lag: the new lag of waits, by their number, none longer than before.
         """
         work = self.work
-        gain = sum(
-            work.duration[job] - duration.get(job, work.duration[job]) for job, _ in self.path
-        )
-        gain += sum(work.lag[at] - lag[at] for _, at in self.path if at in lag)
-        if not gain:
+        if not (gain := self.at_most(duration, lag)):
             return self.makespan
         jobs, slacks = self._by_slack
         near = jobs[: bisect_right(slacks, gain)]
         near.sort(key=self._rank.__getitem__)
         end: dict[int, int] = {}
-        for job in near:
-            begin = 0
-            for source, late, at in self.waits(job):
-                if source in end:
-                    begin = max(begin, end[source] + (lag.get(at, late) if at != NOTHING else 0))
-            end[job] = begin + duration.get(job, work.duration[job])
+        for job in near:  # `waits` spelt out: this runs for every change over most of the jobs
+            begin = end.get(self.before[job], 0)
+            for at in range(work.first_wait[job], work.first_wait[job + 1]):
+                if (ready := end.get(work.wait_on[at])) is not None:
+                    begin = max(begin, ready + (lag[at] if at in lag else work.lag[at]))
+            end[job] = begin + (duration[job] if job in duration else work.duration[job])
         return max(end.values())
+
+    def at_most(self, duration: Mapping[int, int], lag: Mapping[int, int]) -> int:
+        """What `shortened` can take off the makespan at most: what one longest path loses."""
+        work = self.work
+        gain = sum(work.duration[job] - duration[job] for job, _ in self.path if job in duration)
+        return gain + sum(work.lag[at] - lag[at] for _, at in self.path if at in lag)
 
     def changed(self, duration: Mapping[int, int], lag: Mapping[int, int]) -> Work:
         """The work with other durations and lags."""

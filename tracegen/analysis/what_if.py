@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,8 +17,10 @@ from tracegen.timeline import Timeline
 from tracegen.times import Times
 from tracegen.work import Work, lower
 
-# Actions times changes that are replayed in full: half a minute's worth.
+# Actions times changes that are replayed in full, half a minute's worth, and that are worked
+# out from slack, ten seconds' worth.
 MOST_REPLAYED = 4_000_000
+MOST_FROM_SLACK = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,31 +122,43 @@ class WhatIf:
         if self.measured:
             return {step: round(work.duration[step] * LESS) for step in self._steps(change)}, {}
         times = with_change(self.line.costs, self.line.program, change).times(self.line.program)
-        program, found = self.line.program, {}
-        for stream, base in zip(program.ranks, program.offsets, strict=False):
-            if change.rank is not None and base != program.offsets[change.rank]:
-                continue
-            for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
-                if change.stages and not self._of_stages(change, code, mate):
-                    continue
-                if (ns := times.duration(code, mate)) != work.duration[step]:
-                    found[step] = ns
-        return found, {}
+        durations = ((step, times.duration(*self.halves[step])) for step in self._touched(change))
+        return {step: ns for step, ns in durations if ns != work.duration[step]}, {}
 
-    def _of_stages(self, change: Change, code: int, mate: int) -> bool:
-        halves = (code,) if mate == NO_MATE else (code, mate)
-        return any(half >> STAGE_SHIFT & STAGE_MASK in change.stages for half in halves)
+    @cached_property
+    def halves(self) -> list[tuple[int, int]]:
+        """By step, its code and its mate."""
+        streams = self.line.program.ranks
+        return [both for s in streams for both in zip(s.codes, s.mates, strict=True)]
 
-    def _steps(self, change: Change) -> list[int]:
-        """The steps of a measured timeline that a change is about."""
-        program = self.line.program
+    @cached_property
+    def _steps_of_stage(self) -> list[list[int]]:
+        """By stage, the steps that have to do with it."""
+        found: list[list[int]] = [[] for _ in range(self.line.program.num_stages)]
+        for step, halves in enumerate(self.halves):
+            for stage in {half >> STAGE_SHIFT & STAGE_MASK for half in halves if half != NO_MATE}:
+                found[stage].append(step)
+        return found
+
+    def _touched(self, change: Change) -> Iterable[int]:
+        """The steps that a change may make shorter, some of them twice."""
         if change.rank is not None:
-            return list(range(program.offsets[change.rank], program.offsets[change.rank + 1]))
+            return self._of_rank(change.rank)
+        return (step for stage in change.stages for step in self._steps_of_stage[stage])
+
+    def _of_rank(self, rank: int) -> range:
+        return range(*self.line.program.offsets[rank : rank + 2])
+
+    def _steps(self, change: Change) -> Iterable[int]:
+        """The steps of a measured timeline that a change is about."""
+        if change.rank is not None:
+            return self._of_rank(change.rank)
         found = []
-        for stream, base in zip(program.ranks, program.offsets, strict=False):
-            for step, (code, mate) in enumerate(zip(stream.codes, stream.mates, strict=True), base):
+        for stage in change.stages:
+            for step in self._steps_of_stage[stage]:
+                code, mate = self.halves[step]
                 kind = code & KIND_MASK if mate == NO_MATE else PAIR
-                if kind == change.kind and code >> STAGE_SHIFT & STAGE_MASK in change.stages:
+                if kind == change.kind and code >> STAGE_SHIFT & STAGE_MASK == stage:
                     found.append(step)
         return found
 
@@ -166,11 +181,22 @@ class WhatIf:
         return found
 
     def gains(self) -> list[Gain]:
-        """What each change buys, most first."""
-        whole = self.makespan_ns
-        found = [Gain(change, whole - self.makespan(change)) for change in self.changes()]
+        """What each change buys, most first; less what is in `left_out`."""
+        whole, left = self.makespan_ns, {bound.change for bound in self.left_out}
+        changes = [change for change in self.changes() if change not in left]
+        found = [Gain(change, whole - self.makespan(change)) for change in changes]
         found.sort(key=lambda gain: -gain.saves_ns)
         return found
+
+    @cached_property
+    def left_out(self) -> list[Gain]:
+        """Changes too many to work out, each with the most that it can buy, most first."""
+        changes, size = self.changes(), len(self.line.program)
+        if self.graph is None or size * len(changes) <= MOST_FROM_SLACK:
+            return []
+        bounds = [Gain(c, self.graph.at_most(*self.shorter(c))) for c in changes]
+        bounds.sort(key=lambda bound: -bound.saves_ns)
+        return [bound for bound in bounds[max(1, MOST_FROM_SLACK // size) :] if bound.saves_ns]
 
     @property
     def makespan_ns(self) -> int:

@@ -81,6 +81,7 @@ def _print(explained: Any, path: Any, top: int) -> None:
     from rich.text import Text
 
     from tracegen.analysis import told
+    from tracegen.view import duration
 
     out = console()
     for text in told.heading(explained, path):
@@ -99,3 +100,6 @@ def _print(explained: Any, path: Any, top: int) -> None:
     idle = sum(gain.saves_ns <= 0 for gain in gains)
     if idle:
         out.print(f"{idle} of {len(gains)} such changes would buy nothing")
+    if left := explained.what_if.left_out:
+        most = duration(left[0].saves_ns)
+        out.print(f"{len(left)} more are not worked out at this size; none buys more than {most}")
