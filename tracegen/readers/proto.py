@@ -19,6 +19,8 @@ from tracegen.timeline import Timeline
 SUFFIXES = (".pftrace", ".perfetto-trace")
 # Events handed on at once.
 BATCH = 4096
+# Slices and samples asked for at once.
+AT_ONCE = 50_000
 # Up to here microseconds are exact as a float.
 FLOAT_NS = 1 << 49
 
@@ -48,13 +50,30 @@ TRACKS = """
       EXTRACT_ARG(t.source_arg_set_id, 'sibling_order_rank'),
       t.id
 """
-SLICES = "SELECT id, ts, dur, name FROM slice WHERE track_id = {} ORDER BY ts, depth"
-ARGS = """
-    SELECT slice.id, key, COALESCE(int_value, real_value, string_value)
-    FROM slice JOIN args USING (arg_set_id)
-    WHERE track_id = {} AND (key GLOB 'debug.*' OR key GLOB 'args.*')
+COUNTS = """
+    SELECT track_id, COUNT(*) FROM slice GROUP BY track_id
+    UNION ALL SELECT track_id, COUNT(*) FROM counter GROUP BY track_id
 """
-SAMPLES = "SELECT ts, value FROM counter WHERE track_id = {} ORDER BY ts, id"
+# With the args as more columns, each of them by its key: a join takes ten times as long.
+SLICES = """
+    SELECT track_id, ts, dur, name, arg_set_id{} FROM slice
+    WHERE track_id IN ({}) ORDER BY track_id, ts, depth
+"""
+ARG_KEYS = """
+    SELECT key FROM args WHERE key GLOB 'debug.*' OR key GLOB 'args.*'
+    GROUP BY key ORDER BY MIN(id)
+"""
+ARG = ", EXTRACT_ARG(arg_set_id, '{}')"
+# Where there are more keys, the args of the slices as rows.
+MOST_KEYS = 40
+ARGS = """
+    SELECT arg_set_id, key, COALESCE(int_value, real_value, string_value) FROM args
+    WHERE (key GLOB 'debug.*' OR key GLOB 'args.*')
+    AND arg_set_id IN (SELECT arg_set_id FROM slice WHERE track_id IN ({}))
+"""
+SAMPLES = """
+    SELECT track_id, ts, value FROM counter WHERE track_id IN ({}) ORDER BY track_id, ts, id
+"""
 ARROWS = """
     SELECT source.track_id, source.ts, target.track_id, target.ts, trace_id
     FROM flow
@@ -132,28 +151,61 @@ def _said(ask: Ask) -> dict[str, Any]:
 def _events(ask: Ask, arrow_names: list[str]) -> Iterator[Event]:
     tracks = ask(TRACKS)
     places = {track: {"pid": pid, "tid": tid} for track, pid, tid, *_ in tracks}
-    for track, _, _, process, thread, counts, unit in tracks:
-        place = places[track]
-        yield {"ph": "M", "name": "process_name", **place, "args": {"name": process}}
-        if counts:
-            name, key = thread.removesuffix(f" {unit}"), unit or "value"
-            for ns, value in ask(SAMPLES.format(track)):
-                yield {"ph": "C", "name": name, **place, "ts": _us(ns), "args": {key: value}}
-            continue
-        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": thread}}
-        yield from _slices(ask, track, place)
+    keys = [key for (key,) in ask(ARG_KEYS)]
+    for several in _together(tracks, dict(ask(COUNTS))):
+        ids = ", ".join(str(track[0]) for track in several)
+        slices = _slices(ask, ids, keys)
+        samples: dict[int, list[tuple[int, float]]] = {}
+        for track, ns, value in ask(SAMPLES.format(ids)):
+            samples.setdefault(track, []).append((ns, value))
+        for track, _, _, process, thread, counts, unit in several:
+            place = places[track]
+            yield {"ph": "M", "name": "process_name", **place, "args": {"name": process}}
+            if counts:
+                name, key = thread.removesuffix(f" {unit}"), unit or "value"
+                for ns, value in samples.pop(track, ()):
+                    yield {"ph": "C", "name": name, **place, "ts": _us(ns), "args": {key: value}}
+                continue
+            yield {"ph": "M", "name": "thread_name", **place, "args": {"name": thread}}
+            for event in slices.pop(track, ()):
+                yield event | place
     yield from _arrows(ask, places, arrow_names)
 
 
-def _slices(ask: Ask, track: int, place: Event) -> Iterator[Event]:
+def _together(
+    tracks: tuple[tuple[Any, ...], ...], counts: dict[int, int]
+) -> Iterator[list[tuple[Any, ...]]]:
+    """Neighbours that are asked for at once: each question goes through all slices of a trace."""
+    several: list[tuple[Any, ...]] = []
+    rows = 0
+    for track in tracks:
+        if several and rows + counts.get(track[0], 0) > AT_ONCE:
+            yield several
+            several, rows = [], 0
+        several.append(track)
+        rows += counts.get(track[0], 0)
+    if several:
+        yield several
+
+
+def _slices(ask: Ask, ids: str, keys: list[str]) -> dict[int, list[Event]]:
+    """The slices of each of several tracks, in order."""
     args: dict[int, Event] = {}
-    for number, key, value in ask(ARGS.format(track)):
-        args.setdefault(number, {})[key.partition(".")[2]] = value
-    for number, ns, dur, name in ask(SLICES.format(track)):
-        event = {"ph": "X", "name": name or "", **place, "ts": _us(ns)}
+    if len(keys) > MOST_KEYS:
+        for number, key, value in ask(ARGS.format(ids)):
+            args.setdefault(number, {})[key.partition(".")[2]] = value
+        keys = []
+    names = [key.partition(".")[2] for key in keys]
+    columns = "".join(ARG.format(key.replace("'", "''")) for key in keys)
+    found: dict[int, list[Event]] = {}
+    for track, ns, dur, name, number, *values in ask(SLICES.format(columns, ids)):
+        event: Event = {"ph": "X", "name": name or "", "ts": _us(ns)}
         if dur >= 0:  # of a slice without an end it is -1
             event["dur"] = _us(dur)
-        yield event | {"args": args.get(number, {})}
+        own = {key: value for key, value in zip(names, values, strict=True) if value is not None}
+        event["args"] = own or args.get(number, {})
+        found.setdefault(track, []).append(event)
+    return found
 
 
 def _arrows(ask: Ask, places: dict[int, Event], names: list[str]) -> Iterator[Event]:
