@@ -651,3 +651,31 @@ def test_an_arrow_at_what_took_its_tiles_place_is_the_tiles(tmp_path: Path) -> N
     assert again.found is not None
     assert again.found.other_arrows == []
     assert len(again.found.arrows) == len(list(drawn.arrows(line)))
+
+
+BLOCKING = {"p2p": "blocking"}
+SLOW_LINKS = tracegen.Costs(alpha_us=10, bandwidth_GBps=1, boundary_bytes=1e5)
+
+
+@pytest.mark.parametrize(
+    ("name", "costs", "mode"),
+    [
+        ("1f1b", tracegen.Costs(alpha_us=10), BLOCKING),
+        ("1f1b", SLOW_LINKS, BLOCKING | {"p2p_order": "fused"}),
+        ("zbv", SLOW_LINKS, BLOCKING),
+        ("dualpipe", tracegen.Costs(replica_sync_us=7, optimizer_us=3, alpha_us=5), BLOCKING),
+        ("chimera", tracegen.Costs(replica_sync_us=7, grad_sync_us=2, optimizer_us=3), {}),
+    ],
+)
+def test_what_held_the_ranks_of_an_edited_trace_is_read_from_its_slices(
+    name: str, costs: tracegen.Costs, mode: dict[str, str], tmp_path: Path
+) -> None:
+    """One tile is a little shorter, so that no replay gives it; what held ranks is as it was."""
+    line = tracegen.replay(tracegen.compile(name, 4, 8), costs, **mode)
+    tracegen.write(line, tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    next(event for event in trace["traceEvents"] if event["name"] == "F5")["dur"] -= 0.5
+    (tmp_path / "b.json").write_text(json.dumps(trace))
+    edited = tracegen.read(tmp_path / "b.json")
+    assert edited.end_ns != line.end_ns
+    assert edited.held == [[one for one in held if one.end_ns > one.start_ns] for held in line.held]

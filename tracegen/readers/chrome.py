@@ -23,7 +23,7 @@ from tracegen.engine import is_plain
 from tracegen.errors import FileError, TracegenError
 from tracegen.found import Found, Row, Series
 from tracegen.ir import Program
-from tracegen.readers import beside, flows, proto, recompute, rows
+from tracegen.readers import beside, flows, from_rows, proto, recompute, rows
 from tracegen.readers.about import About
 from tracegen.readers.actions import Namer
 from tracegen.readers.document import document_of
@@ -192,6 +192,8 @@ class _Mender:
 def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     """The timeline with what only the metadata or another replay can say."""
     line = _as_replayed(replace(line, found=found), about, found.rows) if about.own else line
+    if about.own and not line.held:
+        line = replace(line, held=from_rows.held(line, found.rows))
     stated, config = about.figures(line)
     return replace(line, found=replace(found, stated=stated), config=config)
 

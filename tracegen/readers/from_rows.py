@@ -1,0 +1,138 @@
+"""What held the ranks of a trace of tracegen's, from its slices alone.
+
+For traces that no replay gives again, as where one was edited: what a message waited for follows
+from when the rank at its other end came to it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from tracegen.deps import NOTHING
+from tracegen.drawn import rank_name
+from tracegen.found import Row
+from tracegen.held import Held
+from tracegen.ir import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    NO_MATE,
+    NUMBER,
+    RECV_B,
+    RECV_F,
+    SEND_B,
+    SEND_F,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    SUM_REPLICAS,
+    encode,
+)
+from tracegen.layout import PIPELINE
+from tracegen.passes.messages import is_message
+from tracegen.timeline import Timeline
+
+_SAID = re.compile(r"stage (\d+)(?:, microbatch (\d+))?, op ([A-Z_]+)")
+_NUMBERS = {kind.value: number for kind, number in NUMBER.items()}
+_HALF = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B)(\d+)")
+
+
+def held(line: Timeline, rows: list[Row]) -> list[list[Held]]:
+    """By rank, what held it, by time; nothing where a slice does not say what it is."""
+    named, p = {row.name: row for row in rows}, line.program.num_ranks
+    found: list[list[_Slice]] = []
+    for rank in range(p):
+        row = named.get(f"{PIPELINE} / {rank_name(rank, p)}")
+        slices = [] if row is None else [_slice(rank, row, at) for at in range(len(row.labels))]
+        found.append([one for one in slices if one is not None])
+    if not any(found):
+        return []
+    ends = _Ends(line, found)
+    return [[ends.held(one) for one in of_rank] for of_rank in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    rank: int
+    code: int
+    mate: int
+    start_ns: int
+    end_ns: int
+
+
+def _slice(rank: int, row: Row, at: int) -> _Slice | None:
+    said = _SAID.match(row.about[at]) if row.about else None
+    if said is None or said[3] not in _NUMBERS:
+        return None
+    halves = [encode(int(s), _NUMBERS[op], int(mb)) for s, op, mb in _HALF.findall(row.about[at])]
+    code = encode(int(said[1]), _NUMBERS[said[3]], int(said[2] or 0))
+    first, second = [*halves, NO_MATE, NO_MATE][:2] if halves else (code, NO_MATE)
+    return _Slice(rank, first, second, row.start_ns[at], row.end_ns[at])
+
+
+class _Ends:
+    """The other ends of messages, and the sums that go together."""
+
+    def __init__(self, line: Timeline, found: list[list[_Slice]]) -> None:
+        self.line, self.times = line, line.costs.times(line.program)
+        self.previous, self.following = line.program.placement.neighbours()
+        self.of: dict[int, _Slice] = {}
+        self.sums: defaultdict[int, list[_Slice]] = defaultdict(list)
+        for one in (one for of_rank in found for one in of_rank):
+            for code in (one.code, one.mate):
+                if code != NO_MATE and is_message(code):
+                    self.of[code] = one
+            if one.code & KIND_MASK == SUM_REPLICAS:
+                self.sums[one.end_ns].append(one)
+
+    def held(self, one: _Slice) -> Held:
+        """One of them with what it waited for, as far as the slices say it."""
+        base, last = self.line.program.offsets[one.rank : one.rank + 2]
+        before = bisect_right(self.line.end_ns, one.start_ns, base, last) - base
+        alone = Held(
+            one.code, one.mate, 0, before, one.start_ns, one.start_ns, one.end_ns,
+            NOTHING, one.rank, one.rank, 0,
+        )  # fmt: skip
+        if one.code & KIND_MASK == SUM_REPLICAS:
+            late = max(self.sums[one.end_ns], key=lambda other: other.start_ns)
+            rank = late.rank if late.start_ns > one.start_ns else one.rank
+            return replace(alone, met_ns=late.start_ns, other_rank=rank)
+        codes = sorted((one.code, one.mate), key=_is_forward)
+        ways = [self._met(one, code) for code in codes if code != NO_MATE]
+        known = [way for way in ways if way is not None]
+        # Of an exchange the message that was over last; of equal ones the forward, as in replay.
+        return replace(alone, **max(reversed(known), key=_when)) if known else alone
+
+    def _met(self, one: _Slice, code: int) -> dict[str, int] | None:
+        """When both ends of a message had come, and which was last."""
+        if not is_message(code) or (end := self._other_end(code)) not in self.of:
+            return None
+        other = self.of[end]
+        late = other.rank if other.start_ns > one.start_ns else one.rank
+        met = max(one.start_ns, other.start_ns)
+        sends = code & KIND_MASK in (SEND_F, SEND_B)
+        link = (one.rank, other.rank) if sends else (other.rank, one.rank)
+        bytes_ns = max(0, one.end_ns - met - self.times.latency(link))
+        return {
+            "met_ns": met,
+            "other": end,
+            "other_rank": late,
+            "peer": other.rank,
+            "bandwidth_ns": bytes_ns,
+        }
+
+    def _other_end(self, code: int) -> int:
+        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
+        ahead = kind in (SEND_F, RECV_B)
+        other = (self.following if ahead else self.previous)[stage]
+        across = {SEND_F: RECV_F, RECV_F: SEND_F, SEND_B: RECV_B, RECV_B: SEND_B}[kind]
+        return NOTHING if other < 0 else encode(other, across, code >> MICROBATCH_SHIFT)
+
+
+def _is_forward(code: int) -> bool:
+    return code & KIND_MASK in (SEND_F, RECV_F)
+
+
+def _when(way: dict[str, int]) -> int:
+    return way["met_ns"]
