@@ -210,14 +210,20 @@ def on_a_terminal(*args: str, **env: str) -> bytes:
         env={**plain, "COLUMNS": "80", "TERM": "xterm-256color", **env},
     )
     os.close(theirs)
+    text = everything(ours)
+    assert command.wait() == 0
+    return text
+
+
+def everything(terminal: int) -> bytes:
+    """All that comes until the other end is closed."""
     text = b""
     try:
-        while block := os.read(ours, 1 << 16):
+        while block := os.read(terminal, 1 << 16):
             text += block
-    except OSError:  # the other end is closed: this is how Linux says so
+    except OSError:  # this is how Linux says so
         pass
-    os.close(ours)
-    assert command.wait() == 0
+    os.close(terminal)
     return text
 
 
@@ -274,3 +280,40 @@ def test_a_trace_too_long_for_json_says_so() -> None:
     said = "warning: Perfetto reads times past 2**42 us from JSON inexactly; write .pftrace\n"
     assert run(*long, "-o", "a.json").stderr == said
     assert run(*long, "-o", "a.pftrace").stderr == ""
+
+
+# What a command shows on a terminal from the first moment on, not from a second on.
+AT_ONCE = (
+    "import sys, tracegen.cli as c, tracegen.cli.progress as p; p.AFTER_S = 0; c.main(sys.argv[1:])"
+)
+
+
+def at_once(*args: str, stdout: int | None = None) -> tuple[int, str]:
+    """The exit code of a command and what it shows on a terminal, what it is at too."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", AT_ONCE, *args]
+    child = subprocess.Popen(command, stdout=theirs if stdout is None else stdout, stderr=theirs)
+    os.close(theirs)
+    shown = everything(ours).decode()
+    return child.wait(), shown
+
+
+def test_what_takes_long_says_what_it_is_at() -> None:
+    _, shown = at_once(*LONG[:-3], "-o", "x.json")
+    for what in ("compiling", "replaying 32768 actions", "writing", "100%", "wrote x.json"):
+        assert what in shown
+    assert "reading x.json" in at_once("show", "x.json")[1]
+    assert "comparing" in at_once("diff", "x.json", "x.json")[1]
+
+
+def test_what_is_quick_or_quiet_says_nothing() -> None:
+    assert at_once(*LONG) == (0, "")
+    shown = on_a_terminal("run", "-s", "1f1b", "-o", "x.json")
+    assert b"compiling" not in shown
+    assert b"writing" not in shown
+
+
+def test_no_bar_is_left_where_writing_fails() -> None:
+    code, shown = at_once(*LONG[:-3], "-o", "/dev/full", stdout=subprocess.DEVNULL)
+    assert (code, "No space left on device" in shown) == (2, True)
+    assert shown.count("\x1b[?25h") == shown.count("\x1b[?25l") > 0  # the cursor is there again

@@ -10,7 +10,7 @@ stand at the starts of the slices it joins, its start first in the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -35,17 +35,21 @@ LONG = 20_000
 KEPT = 1 << 16
 
 
-def write(line: Timeline, target: str | Path) -> None:
+def write(
+    line: Timeline, target: str | Path, watched: Callable[[Layout], Layout] | None = None
+) -> None:
     """Write the timeline as a trace for ui.perfetto.dev.
 
     Args:
         line: predicted, measured or read.
         target: a path that ends in .json, .json.gz or .pftrace, or "-" for JSON on stdout.
+        watched: makes of what is shown the same that says how far the writing is.
 
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
-    write_layout(layout(line), target, len(line.program) >= LONG)
+    shown = layout(line)
+    write_layout(shown if watched is None else watched(shown), target, len(line.program) >= LONG)
 
 
 def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:

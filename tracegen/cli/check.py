@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.common import (
     SIZES,
     cost_options,
@@ -49,7 +50,8 @@ def command(schedule_or_file: str, as_json: bool, **options: Any) -> None:
     problems: list[str] = []
     limit = limit_of(options)
     try:
-        program, costs = _read(schedule_or_file, options)
+        with progress.at(f"checking {schedule_or_file}"):
+            program, costs = _read(schedule_or_file, options)
         if options["p2p"] == "blocking":
             from tracegen.engine import replay
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
 from tracegen.cli.common import console, say
 from tracegen.cli.sections import Sectioned
@@ -112,7 +113,8 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     sizes = [replace(size, schedule=name) for name in chosen]
     if (target := options["save_costs"]) is not None:
         _save_costs(sizes, base, target)
-    found = compare(sizes, lambda one: base.source(one.p), by)
+    with progress.at("comparing"):
+        found = compare(sizes, lambda one: base.source(one.p), by)
     if as_json:
         request = {"p": size.p, "m": size.m, "unit": _unit(base)}
         click.echo(json.dumps(tables.comparison_json(found, request, by), allow_nan=False))

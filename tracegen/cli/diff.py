@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.common import not_itself, say, warn
 
 if TYPE_CHECKING:
@@ -56,10 +57,12 @@ def command(
         not_itself(path, overlay or "-")
     sides = []
     for path in (golden, new):
-        line = read_any(path, name_pattern)
+        with progress.at(f"reading {path}"):
+            line = read_any(path, name_pattern)
         sides.append(line)
         warn(path, line, quiet)
-    found = diff(sides[0], sides[1], times)
+    with progress.at("comparing"):
+        found = diff(sides[0], sides[1], times)
     if overlay is not None:
         from tracegen.comparison.overlay import write
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.choosing import model_of, model_options
 from tracegen.cli.common import (
     console,
@@ -49,8 +50,10 @@ def command(
     from tracegen.analysis import told
     from tracegen.analysis.explain import Explained
 
-    explained = Explained(_line(schedule_or_trace, options))
-    path = explained.path()
+    with progress.at(f"reading {schedule_or_trace}"):
+        explained = Explained(_line(schedule_or_trace, options))
+    with progress.at("asking what would help"):
+        path, gains = explained.path(), explained.what_if.gains()
     if output is not None:
         from tracegen.emit import write_layout
 
@@ -58,10 +61,10 @@ def command(
         if output != "-":
             say(f"wrote {output}")
     if as_json:
-        data = told.as_data(explained, path, explained.what_if.gains())
+        data = told.as_data(explained, path, gains)
         click.echo(json.dumps(data, allow_nan=False))
     elif output != "-":
-        _print(explained, path, top)
+        _print(explained, path, gains, top)
 
 
 def _line(name: str, options: dict[str, Any]) -> Any:
@@ -77,7 +80,7 @@ def _line(name: str, options: dict[str, Any]) -> Any:
     return replay(program, model.costs(program.placement), **mode_of(options).given())
 
 
-def _print(explained: Any, path: Any, top: int) -> None:
+def _print(explained: Any, path: Any, gains: Any, top: int) -> None:
     from rich.text import Text
 
     from tracegen.analysis import told
@@ -93,7 +96,6 @@ def _print(explained: Any, path: Any, top: int) -> None:
         out.print(Text("\nthe longest gaps, and what happened meanwhile", style="bold"))
         for text in told.gap_texts(gaps, top):
             out.print(text, soft_wrap=True)
-    gains = explained.what_if.gains()
     how = "slack" if explained.what_if.from_slack else "replays"
     out.print(Text(f"\nwhat would help, from {how}", style="bold"))
     out.print(told.gain_table(gains, explained.line.makespan_ns, top))

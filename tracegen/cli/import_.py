@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.common import console, cost_options, costs_of, say, warn
 from tracegen.cli.sections import Sectioned
 
@@ -101,7 +102,8 @@ def _profile(
     from tracegen import emit
     from tracegen.profiles.reading import read
 
-    line = read(files, rank_map, name_pattern)
+    with progress.at("reading"):
+        line = read(files, rank_map, name_pattern)
     what = files[0] if len(files) == 1 else f"{len(files)} files"
     warn(what, line)
     target = output or f"{_stem(files[0])}.tiling.json"

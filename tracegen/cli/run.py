@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli import execute
+from tracegen.cli import execute, progress
 from tracegen.cli.common import (
     SIZES,
     console,
@@ -74,16 +74,19 @@ def command(
     if no_trace and output is not None:
         raise click.UsageError("--no-trace and -o contradict each other; leave one out")
     measure = execute.wanted(options)
-    program, costs, request = _request(schedule, like, output, options)
+    with progress.at("compiling"):
+        program, costs, request = _request(schedule, like, output, options)
     target = None if no_trace else output or f"{Path(program.name).stem}.json"
     if measure:
         execute.execute(program, options, target, as_json, quiet)
         return
-    line = replayed(program, costs, options, request, output)
+    with progress.at(f"replaying {len(program)} actions"):
+        line = replayed(program, costs, options, request, output)
     if target is not None:
         from tracegen.emit import JSON_HOLDS_NS, write
 
-        write(line, target)
+        with progress.writing() as watched:
+            write(line, target, watched)
         if target != "-":
             say(f"wrote {target}", quiet)
         if line.makespan_ns >= JSON_HOLDS_NS and not target.endswith(".pftrace"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.common import (
     console,
     cost_options,
@@ -70,7 +71,8 @@ def command(
         raise click.UsageError("--svg - and --html - both want stdout; give one of them a file")
     for target in filter(None, (svg, html)):
         not_itself(schedule_or_trace, target)
-    line = timeline_of(schedule_or_trace, options)
+    with progress.at(f"reading {schedule_or_trace}"):
+        line = timeline_of(schedule_or_trace, options)
     if svg is not None:
         _svg(line, svg, width, look)
     if html is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options
 from tracegen.cli.common import console, say
 from tracegen.cli.replaying import limit_of, memory_options
@@ -107,7 +108,8 @@ def _answer(problem: Problem, options: dict[str, Any]) -> Answer:
         asked = Effort(work=None, seconds=seconds)
     else:
         asked = Effort() if effort is None else Effort(work=effort)
-    return best_order(problem, asked, use_solver=False if options["no_solver"] else None)
+    with progress.at("looking for the best order"):
+        return best_order(problem, asked, use_solver=False if options["no_solver"] else None)
 
 
 def _line(answer: Answer, costs: Costs, limit: Limit | None) -> Timeline:
