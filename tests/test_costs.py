@@ -191,7 +191,8 @@ def test_costs_survive_being_written_down() -> None:
         ({"link": {"3": {}}}, "link '3': expected <from rank>-<to rank>, such as 0-1"),
         (
             {"microbatch": {1: {"alpha_us": 3}}},
-            "microbatch 1: no cost 'alpha_us'; there are f_us, b_us, i_us, w_us, fb_us, r_us, scale",
+            "microbatch 1: no cost 'alpha_us'; there are f_us, b_us, i_us, w_us, fb_us, r_us, "
+            "scale",
         ),
         (
             {"stage": {1: {"f_us": -1}}},
