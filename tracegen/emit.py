@@ -70,13 +70,12 @@ def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:
 
         emit_proto.write(shown, target)
     else:
-        tiles, rest = parts(shown)
-        write_text(target, *((tiles, rest) if long else (chain(tiles, rest),)))
+        write_text(target, *((_slices_of_all(shown), _rest(shown)) if long else (chunks(shown),)))
 
 
-def parts(shown: Layout) -> tuple[Iterator[str], Iterator[str]]:
-    """The trace as JSON text, in pieces, an event a line: as far as its slices, and the rest."""
-    return _slices_of_all(shown), _rest(shown)
+def chunks(shown: Layout) -> Iterator[str]:
+    """The trace as JSON text, in pieces: an event a line."""
+    return chain(_slices_of_all(shown), _rest(shown))
 
 
 def _slices_of_all(shown: Layout) -> Iterator[str]:
