@@ -291,12 +291,16 @@ def test_help_names_every_command() -> None:
     assert run("--version").stdout == f"tracegen, version {tracegen.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["run", "list", "show", "check", "export", "import"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(name: str) -> None:
     text = run(name, "--help").stdout
     assert text.startswith(f"Usage: main {name}")
     assert "\\b" not in text
     assert text.isascii()
+    assert "INTEGER" not in text
+    assert "..." not in text.partition("Commands:")[2]  # nothing is cut short
+    listed = text.partition("Options:")[2].partition("Commands:")[0].splitlines()
+    assert all(line[2] == "-" for line in listed if line[:2] == "  " and line[2] != " ")
 
 
 @pytest.mark.parametrize(
@@ -377,6 +381,14 @@ def test_requests_that_contradict_themselves() -> None:
     twice = "--slow 1=2 and --slow 01=3: rank 1 is given twice; give it once"
     assert refusal("run", "-s", "1f1b", "--slow", "1=2", "--slow", "01=3").endswith(
         f"Error: {twice}"
+    )
+    theme = "--theme is about a picture; add --bubble-svg or --frontier-svg"
+    assert refusal("compare", "--sweep", "m=4", "--theme", "dark").endswith(f"Error: {theme}")
+    for some in (("--p2p-order", "naive"), ("--dispatch", "dynamic"), ("--steps", 3), ("--sync",)):
+        replayed = f"{some[0]}: only --p2p blocking is replayed here; leave it out"
+        assert refusal("check", "1f1b", *some).endswith(f"Error: {replayed}")
+    assert "Invalid value for '--waits': -1 is not in the range x>=0" in refusal(
+        "stats", "x.json", "--waits", -1
     )
 
 

@@ -48,6 +48,8 @@ def command(schedule_or_file: str, as_json: bool, **options: Any) -> None:
     takes more? Exit code 0 if all is well, 1 if it was read and is not, 2 if it could not be read.
     """
     problems: list[str] = []
+    if options["p2p"] != "blocking":
+        refuse(("p2p_order", "dispatch", "steps", "sync"), "only --p2p blocking is replayed here")
     limit = limit_of(options)
     try:
         with progress.at(f"checking {schedule_or_file}"):

@@ -115,11 +115,7 @@ COSTS = (
     ),
     click.option("--seed", type=int, metavar="N", help="Of the noise; 0."),
     click.option("--grad-sync", "grad_sync_us", type=float, metavar="US", help=_GRAD_SYNC),
-    click.option(
-        "--zero",
-        type=click.IntRange(0, 3),
-        help=_ZERO,
-    ),
+    click.option("--zero", type=click.IntRange(0, 3), metavar="N", help=_ZERO),
     click.option("--unshard", "unshard_us", type=float, metavar="US", help=_UNSHARD),
     click.option("--replica-sync", "replica_sync_us", type=float, metavar="US", help=_REPLICA),
     click.option(
@@ -163,8 +159,10 @@ REPLAY = (
         type=click.Choice(["static", "dynamic"]),
         help="Ranks run their order (the default), or any ready action: B first, then F, then W.",
     ),
-    click.option("--steps", type=int, metavar="N", help="Training steps in a row."),
-    click.option("--sync", is_flag=True, help="Ranks wait for each other between steps."),
+    click.option("--steps", type=int, metavar="N", help="Training steps in a row; 1."),
+    click.option(
+        "--sync", is_flag=True, help="With --steps: ranks wait for each other between them."
+    ),
 )
 
 

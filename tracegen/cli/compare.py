@@ -49,8 +49,10 @@ SORTS = (
 @click.option("-o", "--output", metavar="FILE", help="A sweep's rows: .csv, .json or .parquet.")
 @click.option("--bubble-svg", metavar="FILE", help="Draw a sweep's bubbles against m.")
 @click.option("--frontier-svg", metavar="FILE", help="Draw its time against its memory.")
-@click.option("--theme", type=click.Choice(["paper", "dark"]), default="paper", help="Of those.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; one a core.")
+@click.option("--theme", type=click.Choice(["paper", "dark"]), help="Of those pictures; paper.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; one a core."
+)
 def command(
     names: str | None,
     swept: tuple[str, ...],
@@ -81,6 +83,9 @@ def command(
 
     chosen = schedules(names)
     texts = (*swept, *more)
+    drawn = options["bubble_svg"] or options["frontier_svg"]
+    if options["theme"] is not None and not drawn:
+        raise click.UsageError("--theme is about a picture; add --bubble-svg or --frontier-svg")
     if texts:
         if not swept:
             raise click.UsageError(f"{more[0]!r}: what is swept follows --sweep")
@@ -168,7 +173,8 @@ def _sweep(
     base.source(size.p, [(one.name, one.values[0]) for one in axes if one.name not in grid.SIZES])
     found = _measured(points, base, options["jobs"])
     rows = sweep.table(points, axes, found)
-    say(f"{len(points)} points, {len(points) - len(rows)} of them not possible")
+    count = f"{len(points)} point{'s' * (len(points) != 1)}"
+    say(f"{count}, {len(points) - len(rows)} of them not possible")
     _write(rows, axes, base, options)
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "rows": rows}, allow_nan=False))
@@ -198,10 +204,12 @@ def _write(rows: list[Row], axes: list[Axis], base: Base, options: dict[str, Any
         tables.write(rows, target)
         written.append(target)
     if (target := options["bubble_svg"]) is not None:
-        plot.write(curves.bubble(rows, names), target, options["theme"])
+        plot.write(curves.bubble(rows, names), target, options["theme"] or "paper")
         written.append(target)
     if (target := options["frontier_svg"]) is not None:
-        plot.write(curves.frontier(rows, names, in_bytes(base)), target, options["theme"])
+        plot.write(
+            curves.frontier(rows, names, in_bytes(base)), target, options["theme"] or "paper"
+        )
         written.append(target)
     for target in written:
         if target != "-":

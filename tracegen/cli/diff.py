@@ -22,10 +22,12 @@ FORMATS = ("text", "json", "github")
     "--times",
     default="exact",
     metavar="exact|5%|order-only",
-    help="How far times may be apart: a duration by a share of its golden duration, a start by "
-    "a share of the golden makespan.",
+    help="How far times may be apart: not at all (exact, the default), a duration by a share of "
+    "its golden duration and a start by a share of the golden makespan, or however far.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Of the report.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", help="Of the report; text."
+)
 @click.option("--overlay", metavar="FILE", help="Write both tilings, with every difference marked.")
 @click.option(
     "--name-pattern",

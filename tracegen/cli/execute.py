@@ -65,7 +65,7 @@ RUN = (
     click.option(
         "--gate",
         type=click.Choice(["comm", "dag"]),
-        help="Wait in the communication operator, or on the host before each action.",
+        help="Wait in the communication operator (the default), or on the host before an action.",
     ),
     click.option("--port", type=int, metavar="N", help="Port of the rendezvous; any free one."),
     click.option(

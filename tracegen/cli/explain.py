@@ -29,7 +29,13 @@ from tracegen.cli.sections import Sectioned
 @model_options
 @replay_options
 @click.option("-o", "--output", metavar="FILE", help="The trace with the critical path drawn in.")
-@click.option("--top", type=click.IntRange(min=1), default=8, help="How many gaps and changes; 8.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=8,
+    metavar="N",
+    help="How many gaps and changes are shown; 8.",
+)
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
 def command(
     schedule_or_trace: str, output: str | None, top: int, as_json: bool, **options: Any

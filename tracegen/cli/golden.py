@@ -32,7 +32,9 @@ def command() -> None:
 
 @command.command("check")
 @click.argument("folder", metavar="DIR")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Of the report.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", help="Of the report; text."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the report and the exit code.")
 def check(folder: str, form: str, quiet: bool) -> None:
     """Make every trace of DIR again and compare it with the golden one.
@@ -51,7 +53,7 @@ def check(folder: str, form: str, quiet: bool) -> None:
 @click.argument("folder", metavar="DIR")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the verdict and the exit code.")
 def update(folder: str, quiet: bool) -> None:
-    """Make every trace of DIR again and write those that differ, or are not there yet."""
+    """Make every trace of DIR again; write those that differ or are new."""
     from tracegen import golden
 
     verdicts = list(_progress(golden.update(folder, make), folder, quiet))

@@ -31,7 +31,9 @@ If the browser is on another machine, forward the port: ssh -L {port}:127.0.0.1:
 @click.option("--link", "published", metavar="URL", help="Print the link for a trace at this URL.")
 @click.option("--print-only", is_flag=True, help="Print the address; neither serve nor open it.")
 @click.option("--no-browser", is_flag=True, help="Serve and print the address; open no browser.")
-@click.option("--port", type=click.IntRange(1, 65535), help="With --offline; the default is 9001.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N", help="With --offline; 9001 unless given."
+)
 def command(
     trace: str | None,
     offline: bool,

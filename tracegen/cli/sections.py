@@ -36,7 +36,8 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for param in self.get_params(ctx):
+        options = (one for one in self.get_params(ctx) if isinstance(one, click.Option))
+        for param in options:  # what an argument is, the usage and the text above say
             if (record := param.get_help_record(ctx)) is not None:
                 sections.setdefault(getattr(param, "section", "Options"), []).append(record)
         for heading, records in sections.items():

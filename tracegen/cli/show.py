@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--theme",
     type=click.Choice(["paper", "dark"]),
-    help="Of a picture; else paper, and for a page the reader's own.",
+    help="Of a picture; unless given paper, and of a page the reader's own.",
 )
 @click.option("--arrows", is_flag=True, help="Draw every hand-over between ranks in the picture.")
 @click.option("--memory", is_flag=True, help="Draw each rank's activations under its tiles.")

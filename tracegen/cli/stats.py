@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 @click.command("stats")
 @click.argument("trace")
-@click.option("--waits", "num_waits", default=10, show_default=True, help="How many waits to list.")
+@click.option(
+    "--waits",
+    "num_waits",
+    type=click.IntRange(min=0),
+    default=10,
+    metavar="N",
+    help="How many waits to list; 10.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON, times in nanoseconds.")
 @processor_option
 def command(trace: str, num_waits: int, as_json: bool, processor: str | None) -> None:
