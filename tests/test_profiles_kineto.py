@@ -160,7 +160,7 @@ def test_what_public_profiles_hold_is_read(tmp_path: Path) -> None:
     assert_times(found, line, 1500)
     said = "\n".join(found.found.warnings)
     assert "kernels whose launch it does not hold belong to no action" in said
-    assert "'broken': ts or dur is no number; left out" in said
+    assert "'broken': ts or dur is no time; left out" in said
     assert "its times are exact to 0.25 us only" in said
 
 
@@ -438,3 +438,42 @@ def test_a_list_of_ranks_that_was_shortened_says_no_pipeline(tmp_path: Path) -> 
         about["distributedInfo"]["pg_config"][0]["ranks"] = "[0, 4, 8, ...]"
         write(tmp_path / f"rank{rank}.json", kineto(line, rank), **about)
     assert_times(read([tmp_path]), line, 1000)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ts": 1e300, "dur": 1},
+        {"ts": 1, "dur": 1e300},
+        {"ts": 10**40, "dur": 1},
+        {"ts": float("inf"), "dur": 1},
+        {"ts": 1, "dur": float("nan")},
+        {"ts": [], "dur": 1},
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_times_that_are_none_are_left_out(odd: Event, first: bool, tmp_path: Path) -> None:
+    line = run("gpipe", 1, 3)
+    events = kineto(line, 0, comm=False)
+    for cat in ("cpu_op", "kernel", "cuda_runtime", "user_annotation"):
+        event = {"ph": "X", "cat": cat, "name": "PP:0F7", "pid": 1, "tid": 1, **odd}
+        event["args"] = {"correlation": 7}
+        events.insert(0 if first else len(events), event)
+    found = read([write(tmp_path / "r.json", events, baseTimeNanoseconds=2**70)])
+    assert_times(found, line, 1000)
+    assert found.found.warnings[:1] == [
+        f"{tmp_path}/r.json: 'PP:0F7': ts or dur is no time; left out"
+    ]
+
+
+def test_threads_of_any_type_and_durations_below_zero_are_read(tmp_path: Path) -> None:
+    """Kineto has written negative durations; here they are none."""
+    line = run("gpipe", 1, 3)
+    events = kineto(line, 0, comm=False)
+    for at, event in enumerate(events):
+        if event["cat"] == "user_annotation":
+            event["tid"] = [[], {}, None][at % 3]
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 5.0, "dur": -3})
+    found = read([write(tmp_path / "r.json", events)])
+    assert_times(found, line, 1000)
+    assert found.found.warnings == []

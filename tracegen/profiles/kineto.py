@@ -64,6 +64,8 @@ _OTHER = re.compile(r"c10d::|(gloo|[a-z]{1,6}ccl|ucc|mpi):|record_param_comms")
 _NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
+# No time is further from 1970, in us, than the year 2112.
+_MAX_US = float(1 << 52)
 
 # How many ranges that are no action are named where none is one.
 _SHOWN = 3
@@ -157,8 +159,10 @@ class _Gather:
                     handler = handlers.get(event.get("cat"))
                     if handler is None:
                         continue
-                    start = self._ns(event["ts"])
-                    handler(event, start, start + round(float(event.get("dur", 0)) * 1000))
+                    start, took = self._ns(event["ts"]), float(event.get("dur", 0))
+                    if took > _MAX_US:
+                        raise OverflowError
+                    handler(event, start, start + max(0, round(took * 1000)))
                 elif phase in ("s", "f"):
                     self._flow(event, phase)
                 elif phase == "M":
@@ -168,18 +172,18 @@ class _Gather:
             except (TypeError, ValueError, KeyError, OverflowError):
                 self.warnings.add(
                     "events without a time",
-                    f"{self.path}: {event.get('name')!r:.60}: ts or dur is no number; left out",
+                    f"{self.path}: {event.get('name')!r:.60}: ts or dur is no time; left out",
                 )
 
     def _ns(self, ts: Any) -> int:
         value = float(ts)
+        if not -_MAX_US < value < _MAX_US:
+            raise OverflowError
         if self.base is None:
             self.base = int(value)
         if abs(value) >= _EXACT_US:
-            if type(ts) is int:
-                self.whole_us = True
-            else:
-                self.coarse = True
+            self.whole_us = self.whole_us or type(ts) is int
+            self.coarse = self.coarse or type(ts) is not int
         return round((value - self.base) * 1000)
 
     def _process(self, event: dict[str, Any]) -> Process:
@@ -219,7 +223,7 @@ class _Gather:
             found.ops.add(start, end)
             unmarked.backward.add(start, end)
         elif kind == _ACTION:
-            window = Window(start, end, known[1], known[2], thread=event.get("tid"))
+            window = Window(start, end, known[1], known[2], thread=str(event.get("tid")))
             found.windows.append(window)
             process.said |= rank_said(event.get("args"))
         elif kind in (_SEND_OP, _RECEIVE_RANGE):
@@ -366,7 +370,8 @@ class _Gather:
         """All of one rank, in order."""
         found = process.found
         base = about.get("baseTimeNanoseconds", 0)
-        found.shift_ns = (self.base or 0) * 1000 + (base if type(base) is int else 0)
+        counted = type(base) is int and 0 <= base < 1 << 62
+        found.shift_ns = (self.base or 0) * 1000 + (base if counted else 0)
         found.one_stage, found.ranges = self.one_stage, self.ranges
         if lost := join(process, devices):
             self.warnings.add(
