@@ -81,11 +81,13 @@ def index(program: Program) -> Index:
         return index(flat(program))
     forward, full, of_input, of_weight = _steps_by_kind(program)
     kinds = program.kinds
-    # Of steps that make the same the last counts, and it has the highest number.
-    gradient, weight = (
-        array("q", map(max, full, half)) if kinds[kind] else full
-        for kind, half in ((INPUT, of_input), (WEIGHT, of_weight))
-    )
+    gradient, weight = full, full
+    if kinds[INPUT] or kinds[WEIGHT]:
+        # Of steps that make the same the last counts, and it has the highest number.
+        gradient, weight = (
+            array("q", map(max, full, half)) if kinds[FULL] else half
+            for half in (of_input, of_weight)
+        )
     makes = kinds[FORWARD] + 2 * kinds[FULL] + kinds[INPUT] + kinds[WEIGHT]
     made = sum(len(steps) - steps.count(NOTHING) for steps in (forward, gradient, weight))
     return program.memo.setdefault("index", Index(forward, gradient, weight, made == makes))  # type: ignore[no-any-return]

@@ -73,10 +73,10 @@ def phases(stream: Stream) -> tuple[int, int]:
     one-forward-one-backward, which only a rank has that does forwards after its
     first backward too. Cool-down is what comes after the last forward.
     """
-    forwards = [at for at, code in stream.halves() if code & KIND_MASK == FORWARD]
+    codes, size = stream.codes, len(stream)
+    forwards = (at for at in range(size - 1, -1, -1) if codes[at] & KIND_MASK == FORWARD)
     backwards = (at for at, code in stream.halves() if code & KIND_MASK != FORWARD)
-    last_forward = forwards[-1] if forwards else -1
-    first_backward = next(backwards, len(stream))
+    last_forward, first_backward = next(forwards, -1), next(backwards, size)
     steady = first_backward
     if first_backward < last_forward and stream.mates[first_backward] == NO_MATE:
         steady = max(0, first_backward - 1)

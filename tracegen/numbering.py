@@ -67,16 +67,16 @@ class _Numbering:
             made = [make() for make in map(alone.__getitem__, order)]
             codes = array("q", made if NO_MATE not in made else filter(NO_MATE.__ne__, made))
             return Stream(codes, array("q", [NO_MATE]) * len(codes))
-        pairs = [
-            (make(), NO_MATE if make_mate is None else make_mate())
-            for make, make_mate in map(self.makers.__getitem__, order)
-        ]
+        codes, mates = array("q"), array("q")
+        for make, make_mate in map(self.makers.__getitem__, order):
+            codes.append(make())
+            mates.append(NO_MATE if make_mate is None else make_mate())
+        if NO_MATE not in codes:
+            return Stream(codes, mates)
         # Of a pair past the last microbatch of one half, the other may be left.
-        pairs = [(mate, NO_MATE) if code == NO_MATE else (code, mate) for code, mate in pairs]
-        kept = [pair for pair in pairs if pair[0] != NO_MATE]
-        return Stream(
-            array("q", [code for code, _ in kept]), array("q", [mate for _, mate in kept])
-        )
+        pairs = [(c, m) if c != NO_MATE else (m, c) for c, m in zip(codes, mates, strict=True)]
+        pairs = [pair for pair in pairs if pair[0] != NO_MATE]
+        return Stream(array("q", [code for code, _ in pairs]), array("q", [m for _, m in pairs]))
 
     def makers_of(self, cell: Cell | Action) -> tuple[Maker, Maker | None]:
         match cell:

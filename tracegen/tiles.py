@@ -107,7 +107,7 @@ def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
 
 def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
     """The tiles of steps of one phase, the rank being free from then on."""
-    line, known, known_plain = shapes.line, shapes.known, dict[int, tuple[str, Shape]]()
+    line, known, plain = shapes.line, shapes.known, dict[int, tuple[str, str, Shape]]()
     base, stream = line.program.offsets[shapes.rank], line.program.ranks[shapes.rank]
     a, b = steps.start, steps.stop
     for step, code, mate, start, end, blocker in zip(
@@ -122,14 +122,17 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
         waited, free = start - free, end
         if end == start:
             continue
-        if mate == NO_MATE and blocker == NOTHING and not waited:  # most tiles of most traces
-            plain = code & ALL_BUT_MICROBATCH
-            if plain not in known_plain:
-                letter, _, shape = shapes.make(code, mate, False, False)
-                known_plain[plain] = letter, shape
-            letter, shape = known_plain[plain]
+        if blocker == NOTHING and not waited:  # most tiles of most traces
+            both = (code & ALL_BUT_MICROBATCH) << MICROBATCH_SHIFT | mate & ALL_BUT_MICROBATCH
+            if both not in plain:
+                plain[both] = shapes.make(code, mate, False, False)
+            letter, other, shape = plain[both]
             microbatch = code >> MICROBATCH_SHIFT
-            yield start, end, f"{letter}{microbatch}", shape, (microbatch,)
+            if mate == NO_MATE:
+                yield start, end, f"{letter}{microbatch}", shape, (microbatch,)
+                continue
+            second = mate >> MICROBATCH_SHIFT
+            yield start, end, f"{letter}{microbatch}{other}{second}", shape, (microbatch, second)
             continue
         alike = mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH
         key = (code & ALL_BUT_MICROBATCH, alike, waited != 0, blocker != NOTHING)
