@@ -111,6 +111,30 @@ def test_nsys_exports(kernels: bool, text_ids: bool) -> None:
         assert bool(no_kernels) == (not kernels)
 
 
+@pytest.mark.parametrize("cell", [b"z", "x", 1.5, 1 << 62])
+def test_cells_of_nsys_exports_that_are_no_times(cell: object) -> None:
+    """SQLite lets any value stand in any column."""
+    line = replayed("interleaved-1f1b", 2, 4, 2)
+    made.nsys(Path("all.sqlite"), line, [0, 1], kernels=True)
+    with closing(sqlite3.connect("all.sqlite")) as base:
+        base.execute("CREATE TABLE o AS SELECT * FROM NVTX_EVENTS WHERE textId IS NOT NULL LIMIT 1")
+        base.execute("UPDATE o SET start = ?", (cell,))
+        base.execute("INSERT INTO NVTX_EVENTS SELECT * FROM o")
+        kernel = "CUPTI_ACTIVITY_KIND_KERNEL"
+        base.execute(f"CREATE TABLE k AS SELECT * FROM {kernel} LIMIT 1")
+        base.execute("UPDATE k SET end = ?", (cell,))
+        base.execute(f"INSERT INTO {kernel} SELECT * FROM k")
+        base.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = ?", (cell,))
+        base.commit()
+    found = read(["all.sqlite"], name_pattern=made.PATTERN)
+    assert found.program.ranks == line.program.ranks
+    assert found.start_ns == pytest.approx(line.start_ns, abs=1)
+    assert found.found is not None
+    said = "\n".join(found.found.warnings)
+    assert "its start, end or globalTid is no integer; left out" in said
+    assert "all.sqlite: a kernel's launch, start or end is no integer; left out" in said
+
+
 @pytest.mark.parametrize("version", ["_V2", "_V3"])
 def test_tables_of_newer_nsys_exports(version: str) -> None:
     """Their names have a version; an empty table of an older one may be there too."""

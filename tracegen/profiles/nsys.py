@@ -23,6 +23,7 @@ from tracegen.readers.warn import Warnings
 _BETWEEN_RANKS = re.compile(r"nccl|nvshmem|deep_ep", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _VERSION = re.compile(r"(.*?)(?:_V(\d{1,4}))?$", re.DOTALL)
+_MAX_NS = 1 << 62
 _PROCESS = 0xFFFFFF000000
 NO_KERNELS = "it holds no CUDA kernels: tiles are the ranges, with whatever wait is inside them"
 
@@ -47,8 +48,8 @@ def read(path: Path, pattern: str | None, warnings: Warnings) -> list[Recorded]:
                     f"{path}: it has no table NVTX_EVENTS; expected the output of `nsys export "
                     "--type sqlite` of a profile with --trace cuda,nvtx"
                 )
-            found = _windows(base, path, namer, tables)
-            _kernels(base, found, tables)
+            found = _windows(base, path, namer, tables, warnings)
+            _kernels(base, found, tables, warnings)
             shift = _started(base, tables)
     except sqlite3.Error as error:
         raise FileError(f"{path}: it cannot be read as SQLite: {error}") from None
@@ -89,7 +90,7 @@ def _nothing(path: Path, pattern: str | None) -> str:
 
 
 def _windows(
-    base: sqlite3.Connection, path: Path, namer: Namer, tables: dict[str, str]
+    base: sqlite3.Connection, path: Path, namer: Namer, tables: dict[str, str], warnings: Warnings
 ) -> dict[int, Recorded]:
     events, strings = tables["NVTX_EVENTS"], tables.get("StringIds")
     columns = _columns(base, events)
@@ -113,6 +114,12 @@ def _windows(
         code, mate = namer.by_name(name)
         if (code, mate) == NO_ACTION:
             continue
+        if not _are_times(start, end) or type(thread) not in (int, type(None)):
+            warnings.add(
+                "ranges without a time",
+                f"{path}: {name!r:.60}: its start, end or globalTid is no integer; left out",
+            )
+            continue
         process = (thread or 0) & _PROCESS
         one = found.setdefault(process, Recorded(f"{path}", host=str(path.resolve())))
         one.one_stage = namer.needs_rank
@@ -124,7 +131,17 @@ def _columns(base: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
 
 
-def _kernels(base: sqlite3.Connection, found: dict[int, Recorded], tables: dict[str, str]) -> None:
+def _are_times(*cells: object) -> bool:
+    """Whether cells are times; SQLite lets any value stand in any column."""
+    return all(type(cell) is int and abs(cell) < _MAX_NS for cell in cells)
+
+
+def _kernels(
+    base: sqlite3.Connection,
+    found: dict[int, Recorded],
+    tables: dict[str, str],
+    warnings: Warnings,
+) -> None:
     """Give each process its kernels, by launch."""
     kernels = tables.get("CUPTI_ACTIVITY_KIND_KERNEL")
     calls = tables.get("CUPTI_ACTIVITY_KIND_RUNTIME")
@@ -143,9 +160,16 @@ def _kernels(base: sqlite3.Connection, found: dict[int, Recorded], tables: dict[
         f"{join}ORDER BY r.start"
     )
     for launched, start, end, thread, called in _rows(base, query):
-        one = found.get(thread & _PROCESS)
-        if one is not None:
-            to = one.copies if _BETWEEN_RANKS.search(called or "") else one.kernels
+        one = found.get(thread & _PROCESS) if type(thread) is int else None
+        if one is None:
+            continue
+        if not _are_times(launched, start, end):
+            warnings.add(
+                "kernels without a time",
+                f"{one.path}: a kernel's launch, start or end is no integer; left out",
+            )
+        else:
+            to = one.copies if _BETWEEN_RANKS.search(str(called)) else one.kernels
             to.add(start, end)
             to.launched.append(launched)
 
@@ -160,4 +184,4 @@ def _started(base: sqlite3.Connection, tables: dict[str, str]) -> int:
     if table is None or "utcEpochNs" not in _columns(base, table):
         return 0
     row = base.execute(f"SELECT utcEpochNs FROM {table}").fetchone()
-    return int(row[0]) if row and row[0] is not None else 0
+    return row[0] if row and _are_times(row[0]) else 0
