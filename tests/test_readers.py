@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import programs
@@ -679,3 +681,26 @@ def test_what_held_the_ranks_of_an_edited_trace_is_read_from_its_slices(
     edited = tracegen.read(tmp_path / "b.json")
     assert edited.end_ns != line.end_ns
     assert edited.held == [[one for one in held if one.end_ns > one.start_ns] for held in line.held]
+
+
+@pytest.mark.parametrize("block", ["none", "pair", "dualpipe"])
+def test_the_kernels_of_an_edited_trace_are_drawn_from_its_slices(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tile is a little shorter; the rows of kernels are drawn as they were."""
+    monkeypatch.chdir(tmp_path)
+    program = tracegen.compile("moe-1f1b-bad-overlap", 4, 8)
+    line = tracegen.replay(program, tracegen.Costs(moe=MoE(layers=2, block=block)))
+    tracegen.write(line, "a.json")
+    trace = json.loads(Path("a.json").read_text())
+    next(event for event in trace["traceEvents"] if event["name"] == "F5")["dur"] -= 0.5
+    Path("b.json").write_text(json.dumps(trace))
+    assert tracegen.read("b.json").kernels is None  # what they waited for is not known
+    drawn_rows = []
+    for name in ("a", "b"):
+        assert run("show", f"{name}.json", "--svg", f"{name}.svg", "--width", 1500).exit_code == 0
+        text = Path(f"{name}.svg").read_text()
+        drawn_rows.append(re.findall(r">(?:compute|comm)</text>\n(.*?)</g>", text, re.DOTALL))
+    assert len(drawn_rows[0]) == 8
+    assert all("title" in row for row in drawn_rows[0])
+    assert drawn_rows[0] == drawn_rows[1]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--theme",
     type=click.Choice(["paper", "dark"]),
-    help="Of a picture; unless given paper, and of a page the reader's own.",
+    help="Of a picture: paper unless given; a page follows its reader's setting.",
 )
 @click.option("--arrows", is_flag=True, help="Draw every hand-over between ranks in the picture.")
 @click.option("--memory", is_flag=True, help="Draw each rank's activations under its tiles.")
@@ -73,6 +73,10 @@ def command(
         not_itself(schedule_or_trace, target)
     with progress.at(f"reading {schedule_or_trace}"):
         line = timeline_of(schedule_or_trace, options)
+    if line.found is not None:
+        from tracegen.readers.from_rows import with_kernels
+
+        line = with_kernels(line)
     if svg is not None:
         _svg(line, svg, width, look)
     if html is not None:

@@ -1,12 +1,14 @@
-"""What held the ranks of a trace of tracegen's, from its slices alone.
+"""What held the ranks of a trace of tracegen's, and its kernels, from its slices alone.
 
 For traces that no replay gives again, as where one was edited: what a message waited for follows
-from when the rank at its other end came to it.
+from when the rank at its other end came to it. What a kernel waited for is not known then, so
+that these kernels are for pictures only.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -27,13 +29,23 @@ from tracegen.ir import (
     STAGE_MASK,
     STAGE_SHIFT,
     SUM_REPLICAS,
+    B,
+    F,
+    I,
+    W,
     encode,
 )
-from tracegen.layout import PIPELINE
+from tracegen.kernel_line import Kernels
+from tracegen.kernel_work import Parts
+from tracegen.layout import KERNELS, PIPELINE
+from tracegen.layout_kernels import STREAM_NAMES, kernel_name
+from tracegen.moe import FORWARD, Kernel
 from tracegen.passes.messages import is_message
 from tracegen.timeline import Timeline
 
 _SAID = re.compile(r"stage (\d+)(?:, microbatch (\d+))?, op ([A-Z_]+)")
+_KERNEL = re.compile(r"stage (\d+), microbatch (\d+), layer (\d+)")
+_KERNELS = {kernel_name(kernel): kernel for kernel in Kernel}
 _NUMBERS = {kind.value: number for kind, number in NUMBER.items()}
 _HALF = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B)(\d+)")
 
@@ -136,3 +148,46 @@ def _is_forward(code: int) -> bool:
 
 def _when(way: dict[str, int]) -> int:
     return way["met_ns"]
+
+
+def with_kernels(line: Timeline) -> Timeline:
+    """The timeline with the kernels that its trace shows, to be drawn; itself if it has them."""
+    found = None if line.found is None or not line.found.own else line.found.rows
+    if line.kernels is not None or found is None:
+        return line
+    named, p = {row.name: row for row in found}, line.program.num_ranks
+    codes = {code for stream in line.program.ranks for _, code in stream.halves()}
+    columns = [array("q") for _ in range(5)]
+    rows = []
+    for rank in range(p):
+        for stream in STREAM_NAMES:
+            row = named.get(f"{KERNELS} / {rank_name(rank, p)} {STREAM_NAMES[stream]}")
+            first = len(columns[0])
+            for at in range(len(row.labels) if row is not None else 0):
+                assert row is not None
+                if (what := _kernel(row, at, codes)) is not None:
+                    times = row.start_ns[at], row.end_ns[at]
+                    for column, value in zip(columns, (*what, *times), strict=True):
+                        column.append(value)
+            rows.append(range(first, len(columns[0])))
+    code, kernel, layer, start_ns, end_ns = columns
+    if not code:
+        return line
+    unknown = array("q", [NOTHING]) * len(code)
+    parts = Parts(rows, unknown, code, kernel, layer)
+    made = array("q", [NOTHING]) * len(line.program)
+    return replace(line, kernels=Kernels(parts, start_ns, end_ns, unknown, (made, made)))
+
+
+def _kernel(row: Row, at: int, codes: set[int]) -> tuple[int, int, int] | None:
+    """The code of its action, which kernel it is, and of which layer; None if it is none."""
+    label, about = row.labels[at], row.about[at] if row.about else ""
+    name, said = label.rstrip("0123456789"), _KERNEL.match(about)
+    if said is None or name not in _KERNELS:
+        return None
+    stage, microbatch, layer = map(int, said.groups())
+    kernel = _KERNELS[name]
+    ops = (F,) if kernel in FORWARD else (B, W) if kernel.of_weight else (B, I)
+    whose = (encode(stage, op, microbatch) for op in ops)
+    code = next((code for code in whose if code in codes), None)
+    return None if code is None else (code, kernel, layer)
