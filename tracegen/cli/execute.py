@@ -291,7 +291,7 @@ def figures(found: Measurement) -> Iterator[Text | Table]:
         )
     yield table
     if facts["device"] == "cpu":
-        yield Text("predicted from the medians of each stage's ops; no GPU took part")
+        yield Text("predicted from what each stage's ops took; no GPU took part")
 
 
 def _rows(line: Timeline, predicted: Timeline) -> Iterator[tuple[str, ...]]:

@@ -147,7 +147,7 @@ def _print(what: str, line: Timeline, replay: bool, to_stderr: bool) -> None:
 
         predicted = replayed(line)
         click.echo(
-            f"\nreplay of its own medians: makespan {view.duration(predicted.makespan_ns)}, "
+            f"\nreplay of its own costs: makespan {view.duration(predicted.makespan_ns)}, "
             f"bubble ratio {metrics.bubble_ratio(predicted):.2%}; measured "
             f"{view.duration(line.makespan_ns)}, {metrics.bubble_ratio(line):.2%}",
             err=to_stderr,

@@ -39,12 +39,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One execution, and replay's prediction from its own medians.
+    """One execution, and replay's prediction from its own costs.
 
     Attributes:
         line: the median step.
         predicted: the same program replayed at `costs`.
-        costs: the median of every stage's every op over all microbatches and steps.
+        costs: what every op of every stage took.
         spread: over the measured steps.
         broken_waits: of the median step, as `broken_waits` has them.
         outcome: as it came.

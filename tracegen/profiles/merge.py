@@ -41,7 +41,7 @@ def merge(
 ) -> Timeline:
     """One timeline of all ranks: the step of median makespan among those of the usual order.
 
-    Beside it stands what replay predicts from the medians of its own ops.
+    Beside it stands what replay predicts from what its own ops take.
 
     Args:
         ranks: in the order of the pipeline.
@@ -102,7 +102,7 @@ def _measured(program: Program, outcome: Outcome) -> Timeline:
     """The median step; of a program that is not whole, without a prediction."""
     if program.memo.get("valid"):
         return measured(program, outcome).line
-    program.memo["valid"] = True  # so that its medians are taken; a replay of it says nothing
+    program.memo["valid"] = True  # so that its costs are taken; a replay of it says nothing
     line = measured(program, outcome).line
     del program.memo["valid"]
     del line.config["executed"]["predicted_makespan_us"]
