@@ -225,7 +225,7 @@ def test_import_says_what_it_is_and_how_large_the_bubble_is() -> None:
     assert lines[2] == "tiles: the host's operations in each range"
     assert any(line.startswith("bubble           ratio ") for line in lines)
     assert "why ranks wait" in lines
-    assert lines[-1].startswith("replay of its own medians: makespan ")
+    assert lines[-1].startswith("replay of its own costs: makespan ")
     assert found.stderr == "wrote out.json\n"
     said = json.loads(Path("out.json").read_text())["metadata"]
     assert said["schedule"] == "dualpipev"
