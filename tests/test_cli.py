@@ -358,6 +358,11 @@ def test_a_file_whose_name_says_no_format_is_told_which_are_read() -> None:
     )
 
 
+def test_run_says_how_a_schedule_is_given() -> None:
+    said = "unexpected '1f1b'; a schedule is given as --schedule NAME"
+    assert said in run("run", "1f1b").stderr
+
+
 def test_a_size_outside_is_refused_with_what_would_do() -> None:
     assert refusal("run", "-s", "dualpipe", "-p", 5, "-m", 20) == (
         "dualpipe is not defined for p=5 m=20 v=2: p is even, since one pipe goes down the ranks "

@@ -273,7 +273,7 @@ def test_compare_and_advise_from_a_model() -> None:
         "advise", "--memory-limit", "1GiB", "-s", "1f1b,zbv", *SIZES, "-m", 8, width=110
     ).stdout
     assert told.startswith("p=4 m=8, at most 1.00 GiB a rank: ")
-    assert "a microbatch has 1 or more sequences, or memory sets the pace" in told
+    assert "a microbatch needs 1 or more sequences to keep the device computing" in told
 
 
 def test_tensor_parallelism_divides_and_communicates() -> None:

@@ -193,6 +193,13 @@ def test_no_figure_is_cut(width: int) -> None:
             assert kind in text
 
 
+def test_no_figure_is_cut_beside_communication() -> None:
+    said = ("--zero", 3, "--unshard", 700, "--grad-sync", 2500, "--no-trace")
+    text = run("run", "-s", "interleaved-1f1b", "-p", 2, "-m", 4, *said, width=80).stdout
+    assert "\nrank       busy      idle  comm busy   exposed " in text
+    assert "\n   0  24.000 ms  6.200 ms   6.400 ms  3.200 ms " in text
+
+
 def test_list_in_a_narrow_terminal() -> None:
     text = run("list", width=40).stdout
     assert max(map(len, text.splitlines())) <= 40

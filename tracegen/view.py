@@ -278,7 +278,7 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     for name in ("rank", "busy", "idle", *moe):
         table.add_column(name, justify="right", no_wrap=True, overflow="fold")
     for name in ("peak, freed at input", "peak, freed at weight"):
-        table.add_column(name, justify="right", no_wrap=not narrow, overflow="fold")
+        table.add_column(name, justify="right", overflow="fold")
     peaks = line.peak_activations
     p = line.program.num_ranks
     for rank in range(min(p, MAX_RANKS)):

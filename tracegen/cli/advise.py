@@ -206,7 +206,7 @@ def _print_model(out: Console, row: Figures, base: Base) -> None:
     if least is None:
         text = f"at {at} no microbatch keeps products with {model.hidden} hidden units busy"
     else:
-        text = f"at {at} a microbatch has {least} or more sequences, or memory sets the pace"
+        text = f"at {at} a microbatch needs {least} or more sequences to keep the device computing"
         text += f"; it has {model.microbatch_size}" if model.microbatch_size < least else ""
     out.print(text, soft_wrap=True)
     placement = compiled(Size(row.schedule, row.p, row.m, row.v)).placement

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tracegen.timeline import Timeline
 
 
-@click.command("run", cls=Sectioned)
+@click.command("run", cls=Sectioned, context_settings={"allow_extra_args": True})
 @click.option("-s", "--schedule", metavar="NAME|FILE", help="A schedule, or a .py or .csv file.")
 @click.option("--like", metavar="TRACE", help="Make the trace of a trace's request again.")
 @size_options
@@ -102,6 +102,10 @@ def command(
 def _request(
     schedule: str | None, like: str | None, output: str | None, options: dict[str, Any]
 ) -> tuple[Program, Costs, Request | None]:
+    if extra := click.get_current_context().args:
+        raise click.UsageError(
+            f"unexpected {' '.join(extra)!r}; a schedule is given as --schedule NAME"
+        )
     if (schedule is None) == (like is None):
         raise click.UsageError("give either --schedule NAME or --like TRACE")
     if schedule is not None:

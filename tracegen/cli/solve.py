@@ -195,10 +195,10 @@ def described(answer: Answer, problem: Problem) -> list[str]:
             )
     kept = [one for one in answer.named if one.fits and one.value is not None]
     if kept:
-        best = min(kept, key=lambda one: one.value or 0)
+        best = min(kept, key=lambda one: (one.value or 0, one.was_split))
         more = (best.value or 0) / answer.value_ns - 1 if answer.value_ns else 0.0
         than = f"{more:.2%} longer" if more else "as good"
-        lines.append(f"best named schedule: {best.schedule}, {_us(best.value or 0)} us ({than})")
+        lines.append(f"best named schedule: {best}, {_us(best.value or 0)} us ({than})")
     return lines
 
 

@@ -10,6 +10,7 @@ from tracegen.analysis.solve.orders import fits, from_program, value
 from tracegen.analysis.solve.problem import Order, Problem
 from tracegen.errors import TracegenError
 from tracegen.ir import KIND_MASK, Program
+from tracegen.ir import B as BACKWARD
 from tracegen.ir import W as WEIGHT
 from tracegen.order import both_ways, loop, v_shape
 from tracegen.passes.validate import validate
@@ -31,12 +32,17 @@ class Named:
         order: its order; with its full backwards split, its pairs one half after the other.
         value: of that order in ns; None if it does not run.
         fits: whether it keeps the memory limit.
+        was_split: whether it has full backwards, which the order splits.
     """
 
     schedule: str
     order: Order
     value: int | None
     fits: bool
+    was_split: bool = False
+
+    def __str__(self) -> str:
+        return self.schedule + " with its backwards split" * self.was_split
 
 
 def named(problem: Problem) -> Iterator[Named]:
@@ -61,8 +67,9 @@ def named(problem: Problem) -> Iterator[Named]:
             program = validate(Program(schedule.name, problem.num_microbatches, placement, streams))
         except TracegenError:
             continue
-        codes = (code for stream in streams for code in stream.codes)
-        if not problem.split and any(code & KIND_MASK == WEIGHT for code in codes):
+        kinds = {code & KIND_MASK for stream in streams for code in stream.codes}
+        if not problem.split and WEIGHT in kinds:
             continue
         order = from_program(problem, program)
-        yield Named(schedule.name, order, value(problem, order), fits(problem, order))
+        was_split = problem.split and BACKWARD in kinds
+        yield Named(schedule.name, order, value(problem, order), fits(problem, order), was_split)

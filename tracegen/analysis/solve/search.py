@@ -140,7 +140,7 @@ def _no_room(problem: Problem) -> str:
 def _heuristic(problem: Problem, others: list[Named], least: int) -> _Best | None:
     """The best order without the solver."""
     candidates = [
-        _Best(one.value, one.order, one.schedule)
+        _Best(one.value, one.order, str(one))
         for one in others
         if one.fits and one.value is not None
     ]
