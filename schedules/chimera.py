@@ -22,7 +22,7 @@ from tracegen.schedule import schedule
     place=both_ways,
     stages_per_rank=None,
     default_stages_per_rank=2,
-    needs="v pipes, an even number; p and m multiples of it",
+    needs="v is the number of pipes, even; p and m multiples of it",
 )
 def chimera(rank: int, pipe: Pipe) -> Order:
     R, M, pipes = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank

@@ -268,7 +268,7 @@ def test_refusals_of_the_command() -> None:
 
 def test_compare_and_advise_from_a_model() -> None:
     shown = run("compare", "-s", "gpipe,1f1b", *SIZES, "--vocab", 100, width=110).stdout
-    assert "in GiB: peaks of activations, weights with gradients and optimizer state" in shown
+    assert "in GiB; weights with gradients and optimizer state; all held, freed at weight" in shown
     told = run(
         "advise", "--memory-limit", "1GiB", "-s", "1f1b,zbv", *SIZES, "-m", 8, width=110
     ).stdout

@@ -142,10 +142,7 @@ def knows_weights(base: Base) -> bool:
 def footnote(base: Base) -> str:
     """What memory is counted in, under a table."""
     if knows_weights(base):
-        return (
-            "in GiB: peaks of activations, weights with gradients and optimizer state, all held "
-            "(freed at weight)"
-        )
+        return "in GiB; weights with gradients and optimizer state; all held, freed at weight"
     unit = "stages of each schedule, which are not the same" if base.per_stage else "1F1B stages"
     of = "" if base.ranks is None or base.per_stage else f", {base.ranks} of which are the model"
     if in_bytes(base):

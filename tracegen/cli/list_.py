@@ -37,7 +37,8 @@ def command(as_json: bool) -> None:
 
     out = console()
     for s in sorted(named.values(), key=lambda s: s.name):
-        v = "v any" if s.stages_per_rank is None else f"v = {s.stages_per_rank}"
+        any_v = "" if s.needs.startswith("v ") else "v any"  # what is needed of v says it better
+        v = any_v if s.stages_per_rank is None else f"v = {s.stages_per_rank}"
         facts = ", ".join(filter(None, (v, s.needs, s.paper)))
         out.print(Text(s.name, "bold"))
         for line in (f"{s.summary}.", facts):

@@ -37,7 +37,8 @@ def command(
     """Ask TRACE a question in Perfetto's SQL; `-` reads the SQL from standard input.
 
     Views that are always there: tracegen_tile, tracegen_rank, tracegen_wait (longest first),
-    tracegen_bubble and tracegen_track. --views prints them, to paste into the Perfetto UI.
+    tracegen_bubble and tracegen_track; their times are in nanoseconds. --views prints them, to
+    paste into the Perfetto UI.
     """
     from tracegen.ui.query import query, views
 
