@@ -303,3 +303,11 @@ def test_the_path_of_run_is_as_long_as_the_step(options):
     assert path[0]["start_us"] == 0
     assert [piece["end_us"] for piece in path[:-1]] == [piece["start_us"] for piece in path[1:]]
     assert path[-1]["end_us"] == told["makespan_us"]
+
+
+def test_a_measured_trace_has_no_barriers_read_from_its_file(tmp_path: Path) -> None:
+    profiles = Path(__file__).parent.parent / "examples" / "profiles" / "dualpipev"
+    assert run("import", profiles, "-o", tmp_path / "run.json").exit_code == 0
+    told = run("explain", tmp_path / "run.json", width=100).stdout
+    assert "  between  " in told
+    assert "barrier" not in told

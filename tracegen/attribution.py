@@ -155,7 +155,7 @@ class _Gaps:
         about = self.waits_for(step)
         cuts = _transfer(line, self.times, self.rank, step)
         if cuts is None:
-            measured = line.waiting_ns is not None
+            measured = line.waiting_ns is not None or "executed" in line.config
             yield Part(now, start, Cause.BETWEEN if measured else Cause.BARRIER, *about)
             return
         for cause, until in zip(_ALONG, (*cuts, start), strict=True):
