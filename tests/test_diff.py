@@ -478,6 +478,14 @@ def test_order_only_looks_at_no_time() -> None:
     assert not tracegen.diff(a, b, "50%").same
 
 
+def test_counters_are_as_near_as_the_actions_that_make_them() -> None:
+    program = tracegen.compile("1f1b", 4, 8)
+    # Where a forward ends as a backward does, one sample becomes two when one of them is late.
+    a, b = tracegen.replay(program), tracegen.replay(program, Costs(rank={1: {"slowdown": 1.1}}))
+    assert tracegen.diff(a, b, "order-only").same
+    assert not tracegen.diff(a, b, "20%").counters
+
+
 @pytest.mark.parametrize("times", ["5", "x%", "-5%", "nan%", "", "5 %"])
 def test_times_that_are_none(times: str) -> None:
     with pytest.raises(tracegen.TracegenError) as refusal:

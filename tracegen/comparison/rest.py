@@ -203,15 +203,15 @@ def _other_arrows(golden: Timeline, new: Timeline) -> Iterator[Change]:
             yield Change(f"arrow {name}", a, b, f"arrow {name!r} {ends} is {what}{times}")
 
 
-def counters(
-    golden: Timeline, new: Timeline, touched: set[int], tolerance: Tolerance
-) -> tuple[list[Change], int]:
+def counters(golden: Timeline, new: Timeline, tolerance: Tolerance) -> tuple[list[Change], int]:
     """Counters that differ; and how many do only since their rank's actions do.
+
+    What both sides' actions make of a counter is no change of its own: how far their times may
+    be apart has been asked of the actions.
 
     Args:
         golden: the one that is right.
         new: the other.
-        touched: ranks whose actions or times differ.
         tolerance: of samples' times.
     """
     before = {series.name: series for series in drawn.counters(golden)}
@@ -224,7 +224,7 @@ def counters(
             what = f"counter {name} is {'added' if a is None else 'missing'}"
             changes.append(Change(f"counter {name}", None if a is None else name, b and name, what))
         elif not _alike(a, b, tolerance, golden.makespan_ns):
-            if _derived(golden, a, touched) and _derived(new, b, touched):
+            if _derived(golden, a) and _derived(new, b):
                 follows += 1
             else:
                 changes.append(_sample(a, b))
@@ -242,11 +242,11 @@ def _alike(a: Series, b: Series, tolerance: Tolerance, makespan_ns: int) -> bool
     )
 
 
-def _derived(line: Timeline, series: Series, touched: set[int]) -> bool:
-    """Whether a counter is what the actions of a rank that differs make of it."""
+def _derived(line: Timeline, series: Series) -> bool:
+    """Whether a counter is what the actions of its rank make of it."""
     p = line.program.num_ranks
-    for rank in touched:
-        if rank < p and own(line) and drawn.rank_name(rank, p) == series.track:
+    for rank in range(p):
+        if own(line) and drawn.rank_name(rank, p) == series.track:
             held = drawn.held(line, rank)
             if held.key == series.key:
                 return held.ns == series.ns and equal(held.values, series.values)
