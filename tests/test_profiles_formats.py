@@ -294,5 +294,5 @@ def test_a_trace_of_another_tool_is_imported_too() -> None:
     ]
     Path("a.json").write_text(json.dumps({"traceEvents": events}))
     found = run("import", "a.json")
-    assert found.stdout.startswith("a.json: chrome trace, 1 files: p=1 m=1 v=1")
+    assert found.stdout.startswith("a.json: chrome trace, 1 file: p=1 m=1 v=1")
     assert Path("a.tiling.json").is_file()

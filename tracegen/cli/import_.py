@@ -125,7 +125,9 @@ def _print(what: str, line: Timeline, replay: bool, to_stderr: bool) -> None:
     from tracegen.view_idle import explained
 
     program, said = line.program, line.config.get("executed", {})
-    of = f"{said.get('profile', 'chrome trace')}, {said.get('files', 1)} files: "
+    count = said.get("files", 1)
+    files = "1 file" if count == 1 else f"{count} files"
+    of = f"{said.get('profile', 'chrome trace')}, {files}: "
     found = known(line)
     click.echo(
         f"{what}: {of}p={program.num_ranks} m={program.num_microbatches} "
