@@ -488,3 +488,38 @@ def test_a_trace_that_hangs_before_any_backward_is_not_forward_only() -> None:
 
 def test_main_is_what_the_script_runs() -> None:
     assert main.name == "main"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "flag"),
+    [
+        ("1f1b", "--bytes 100", "--bytes"),
+        ("1f1b", "--bandwidth 50", "--bandwidth"),
+        ("1f1b", "--seed 3", "--seed"),
+        ("1f1b", "--sync", "--sync"),
+        ("zbv", "--replica-sync 30", "--replica-sync"),
+        ("zbv", "--fb 100", "--fb"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_said(schedule: str, options: str, flag: str) -> None:
+    found = run("run", "-s", schedule, *options.split(), "--no-trace", "--json")
+    plain = run("run", "-s", schedule, "--no-trace", "--json")
+    assert found.stdout == plain.stdout
+    assert found.stderr.startswith(f"warning: {flag} changes nothing: ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--bytes 1000 --bandwidth 1", "--jitter 0.1 --seed 3", "--steps 2 --sync", "--fb 100"],
+)
+def test_an_option_that_changes_something_is_not_warned_of(options: str) -> None:
+    found = run("run", "-s", "dualpipe", *options.split(), "--no-trace", "--json")
+    assert found.stderr == ""
+    assert found.stdout != run("run", "-s", "dualpipe", "--no-trace", "--json").stdout
+
+
+def test_pipes_are_of_schedules_that_cross() -> None:
+    assert "1f1b has no pipes that cross, as chimera has" in refusal(
+        "run", "-s", "1f1b", "--pipes", "4"
+    )
+    assert run("run", "-s", "chimera", "--pipes", "4", "--no-trace").exit_code == 0

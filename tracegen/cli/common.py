@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import sections
+from tracegen.cli.pairs import moe_of, slowdowns
 from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tracegen.costs import Costs
     from tracegen.ir import Program
     from tracegen.mode import Mode
-    from tracegen.moe import MoE
     from tracegen.timeline import Timeline
 
 
@@ -188,6 +188,8 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     v, pipes = options["stages_per_rank"], options["pipes"]
     if None not in (v, pipes) and v != pipes:
         raise click.UsageError("-v and --pipes say the same of a schedule; give one of them")
+    if pipes is not None:
+        _check_crossing(schedule)
     return compile(
         schedule,
         options["ranks"],
@@ -196,6 +198,14 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
         forward_only=options["forward_only"],
         communication=False,
     )
+
+
+def _check_crossing(schedule: str) -> None:
+    from tracegen import registry
+    from tracegen.order import both_ways
+
+    if schedule.endswith(".csv") or registry.find(schedule).place is not both_ways:
+        raise click.UsageError(f"--pipes: {schedule} has no pipes that cross, as chimera has")
 
 
 SIZES = ("ranks", "microbatches", "stages_per_rank", "pipes", "forward_only")
@@ -230,31 +240,11 @@ def costs_of(
     costs = (base or Costs()) if file is None else Costs.from_toml(file)
     block = _block_of(program) if base is None and file is None else ""
     if pairs or (block and all(options[name] is None for name in PLAIN)):
-        costs = replace(costs, moe=_moe_of(pairs, costs.moe, block))
-    if slow := _slowdowns(options["slow_ranks"]):
+        costs = replace(costs, moe=moe_of(pairs, costs.moe, block))
+    if slow := slowdowns(options["slow_ranks"]):
         ranks: dict[str | int, Any] = {int(rank): entry for rank, entry in costs.rank.items()}
         costs = replace(costs, rank={**ranks, **slow})
     return costs.override(**{name: options[name] for name in (*PLAIN, *OTHERS)})
-
-
-def _slowdowns(texts: tuple[str, ...]) -> dict[str | int, dict[str, float]]:
-    said: dict[str | int, str] = {}
-    slow = {}
-    for text in texts:
-        rank, entry = _slowdown(text)
-        if rank in said:
-            both = f"--slow {said[rank]} and --slow {text}"
-            raise click.UsageError(f"{both}: rank {rank} is given twice; give it once")
-        said[rank], slow[rank] = text, entry
-    return slow
-
-
-def _slowdown(text: str) -> tuple[str | int, dict[str, float]]:
-    rank, _, factor = text.partition("=")
-    try:
-        return int(rank), {"slowdown": float(factor)}
-    except ValueError:
-        raise click.UsageError(f"--slow {text}: expected RANK=FACTOR, such as 3=1.5") from None
 
 
 def mode_of(options: dict[str, Any], base: Mode | None = None) -> Mode:
@@ -275,16 +265,6 @@ def _block_of(program: Program | None) -> str:
     from tracegen import registry
 
     return registry.find(program.recipe["schedule"]).block
-
-
-def _moe_of(pairs: tuple[str, ...], base: MoE | None, block: str) -> MoE:
-    from tracegen.moe import MoE
-
-    found = MoE.from_pairs(pairs)
-    given = {text.partition("=")[0] for text in pairs}
-    if base is not None:
-        return MoE.from_dict(base.in_force() | found.given())
-    return replace(found, block=block) if block and "block" not in given else found
 
 
 TRACES = (".json", ".json.gz", ".pftrace", ".sqlite", ".sqlite3", ".db")

@@ -82,6 +82,30 @@ def replayed(
     return replace(line, config=line.config | looks)
 
 
+def warn_of_idle(program: Program, costs: Costs, options: dict[str, Any], quiet: bool) -> None:
+    """Say of options that were given and change nothing why that is."""
+    bandwidth = costs.bandwidth_GBps or any("bandwidth_GBps" in e for e in costs.link.values())
+    idle = {
+        "fb_us": ("--fb", "no action is an overlapped pair", not _has_pairs(program)),
+        "boundary_bytes": ("--bytes", "no --bandwidth is given", not bandwidth),
+        "bandwidth_GBps": ("--bandwidth", "no --bytes are given", costs.boundary_bytes == 0),
+        "seed": ("--seed", "no --jitter is given", not costs.jitter),
+        "sync": ("--sync", "there is one step; add --steps", not (options["steps"] or 1) > 1),
+        "replica_sync_us": (
+            "--replica-sync",
+            "no stage has a replica, as crossing chains have",
+            len(program.placement.chains) == 1,
+        ),
+    }
+    for name, (flag, why, useless) in idle.items():
+        if options[name] and useless:
+            say(f"warning: {flag} changes nothing: {why}", quiet)
+
+
+def _has_pairs(program: Program) -> bool:
+    return any(stream.has_mates for stream in program.ranks)
+
+
 def _write(line: Timeline, output: str) -> None:
     from tracegen.emit import write
 
@@ -93,10 +117,11 @@ def _write(line: Timeline, output: str) -> None:
 def _looks(options: dict[str, Any], like: Request | None) -> dict[str, Any]:
     """What the trace shows beside the usual, as its metadata has it."""
     looks = dict(like.looks) if like else {}
+    before = looks.pop("rows", ())
     rows = [
         name
         for name, given in (("bubble", options["bubble_row"]), ("links", options["link_rows"]))
-        if given or name in looks.get("rows", ())
+        if given or name in before
     ]
     if (limit := limit_of(options)) is not None:
         looks["memory_limit"] = list(limit)

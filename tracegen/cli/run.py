@@ -20,7 +20,7 @@ from tracegen.cli.common import (
     say,
     size_options,
 )
-from tracegen.cli.replaying import over_limit, replayed, replaying_options
+from tracegen.cli.replaying import over_limit, replayed, replaying_options, warn_of_idle
 from tracegen.cli.sections import Sectioned
 from tracegen.errors import DeadlockError
 
@@ -80,6 +80,7 @@ def command(
     if measure:
         execute.execute(program, options, target, as_json, quiet)
         return
+    warn_of_idle(program, costs, options, quiet)
     with progress.at(f"replaying {len(program)} actions"):
         line = replayed(program, costs, options, request, output)
     if target is not None:
