@@ -385,7 +385,11 @@ def test_an_exchange_is_refused_in_torchs_csv() -> None:
 
 
 def run(*args: str) -> Any:
-    return CliRunner().invoke(main, ["run", *args])
+    return command("run", *args)
+
+
+def command(*args: str) -> Any:
+    return CliRunner().invoke(main, args)
 
 
 def test_a_deadlock_leaves_a_trace_that_ends_where_it_hangs(tmp_path: Path) -> None:
@@ -502,3 +506,24 @@ def replay_of(more: str) -> Timeline:
         p2p_order="fused" if "fused" in more else None,
         steps=2 if "steps" in more else 1,
     )
+
+
+@pytest.mark.parametrize("suffix", ["json", "pftrace"])
+def test_a_trace_that_ends_in_a_deadlock_is_known_as_one(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ("-p", "2", "-m", "2", "--p2p", "blocking", "--p2p-order", "naive")
+    assert run("-s", "1f1b", *sizes, "-o", f"hang.{suffix}").exit_code == 2
+    # Both ranks come to a send that the other, in a send itself, does not receive.
+    ends = [
+        "rank 0 hangs at 0SEND_F1, which waits for rank 1, action 4: 1RECV_F1",
+        "rank 1 hangs at 1SEND_B0, which waits for rank 0, action 4: 0RECV_B0",
+    ]
+    checked = command("check", f"hang.{suffix}")
+    assert checked.exit_code == 1
+    assert [line.strip() for line in checked.stdout.splitlines()] == ["1f1b:", "deadlock", *ends]
+    for name in ("show", "explain"):
+        said = command(name, f"hang.{suffix}").stderr.splitlines()
+        assert said == [f"hang.{suffix} ends in a deadlock: {end}" for end in ends]
+    assert "ends in a deadlock" in command("explain", f"hang.{suffix}").stdout.partition("\n")[0]

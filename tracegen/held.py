@@ -73,6 +73,9 @@ class Hang:
     action: str
     waits_for: str
 
+    def __str__(self) -> str:
+        return f"rank {self.rank} hangs at {self.action}, which waits for {self.waits_for}"
+
 
 def shown(code: int, mate: int = NO_MATE) -> Step:
     """The action of the codes of a message, an exchange or a whole-stage action."""

@@ -32,6 +32,8 @@ def heading(told: Explained, path: list[Piece]) -> Iterator[Text]:
     moving = sum(piece.ns for piece in path if piece.step == NOTHING)
     running = line.makespan_ns - moving
     how = "measured" if told.measured else "predicted"
+    if line.hangs:
+        how = "it ends in a deadlock"
     count = sum(piece.step != NOTHING for piece in path)
     yield Text(
         f"{line.program.name}: {how}, makespan {duration(line.makespan_ns)}, "

@@ -22,7 +22,7 @@ from tracegen.cli.common import (
 )
 from tracegen.cli.replaying import limit_of, memory_options
 from tracegen.cli.sections import Sectioned
-from tracegen.errors import ProgramError
+from tracegen.errors import DeadlockError, ProgramError
 
 if TYPE_CHECKING:
     from tracegen.costs import Costs
@@ -90,4 +90,6 @@ def _read(name: str, options: dict[str, Any]) -> tuple[Program, Costs]:
 
     refuse(SIZES, f"{name} has sizes of its own")
     line = read_trace(name)
+    if line.hangs:
+        raise DeadlockError(line.program.name, ["deadlock", *map(str, line.hangs)])
     return validate(line.program), costs_of(options, line.program, line.costs)

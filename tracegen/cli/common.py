@@ -321,6 +321,8 @@ def read_trace(name: str, name_pattern: str | None = None) -> Timeline:
     line = read(name, name_pattern)
     if is_profile(name):
         warn(name, line)
+    for hang in line.hangs:
+        say(f"{name} ends in a deadlock: {hang}")
     return line
 
 

@@ -40,7 +40,7 @@ _OPS_AS_WRITTEN = {str(kind): NUMBER[kind] for kind in Kind} | OPS
 _STAGE = ("stage", "stage_id", "stage_index", "stage_idx")
 _MICROBATCH = ("microbatch", "mb", "microbatch_id", "microbatch_index", "mb_id", "micro_batch")
 # The args that say what a slice is that is no action: a message, a sum, a kernel.
-_IDENTITY = ("stage", "microbatch", "layer", "op", "action")
+_IDENTITY = ("stage", "microbatch", "layer", "op", "action", "waits_for")
 _OP = ("op", "kind", "computation_type", "phase")
 # torch's runtime puts this before the action in the ranges it marks.
 _TORCH_RANGE = "PP:"

@@ -194,6 +194,8 @@ def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     line = _as_replayed(replace(line, found=found), about, found.rows) if about.own else line
     if about.own and not line.held:
         line = replace(line, held=from_rows.held(line, found.rows))
+    if about.own:
+        line = replace(line, hangs=from_rows.hangs(line, found.rows))
     stated, config = about.figures(line)
     return replace(line, found=replace(found, stated=stated), config=config)
 

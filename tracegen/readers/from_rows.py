@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tracegen.deps import NOTHING
 from tracegen.drawn import rank_name
 from tracegen.found import Row
-from tracegen.held import Held
+from tracegen.held import Hang, Held
 from tracegen.ir import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -39,6 +39,7 @@ from tracegen.kernel_line import Kernels
 from tracegen.kernel_work import Parts
 from tracegen.layout import KERNELS, PIPELINE
 from tracegen.layout_kernels import STREAM_NAMES, kernel_name
+from tracegen.layout_more import STUCK
 from tracegen.moe import FORWARD, Kernel
 from tracegen.passes.messages import is_message
 from tracegen.timeline import Timeline
@@ -47,7 +48,21 @@ _SAID = re.compile(r"stage (\d+)(?:, microbatch (\d+))?, op ([A-Z_]+)")
 _KERNEL = re.compile(r"stage (\d+), microbatch (\d+), layer (\d+)")
 _KERNELS = {kernel_name(kernel): kernel for kernel in Kernel}
 _NUMBERS = {kind.value: number for kind, number in NUMBER.items()}
+_STUCK = re.compile(r"action (\S+), waits_for (.+)")
 _HALF = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B)(\d+)")
+
+
+def hangs(line: Timeline, rows: list[Row]) -> list[Hang]:
+    """Where each rank hangs, of a trace that ends so."""
+    named, p = {row.name: row for row in rows}, line.program.num_ranks
+    found = []
+    for rank in range(p):
+        row = named.get(f"{PIPELINE} / {rank_name(rank, p)}", Row(""))
+        columns = (row.start_ns, row.end_ns, row.labels, row.about)
+        for start, end, label, about in zip(*columns, strict=True):
+            if label == STUCK and (said := _STUCK.fullmatch(about)):
+                found.append(Hang(rank, start, end, said[1], said[2]))
+    return found
 
 
 def held(line: Timeline, rows: list[Row]) -> list[list[Held]]:
