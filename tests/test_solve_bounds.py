@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,7 +15,7 @@ from tracegen.analysis.solve.greedy import construct, rules
 from tracegen.analysis.solve.justify import justified, read_both_ways, shaken
 from tracegen.analysis.solve.named import named
 from tracegen.analysis.solve.orders import fits, to_program, value
-from tracegen.analysis.solve.problem import Problem
+from tracegen.analysis.solve.problem import Objective, Problem
 from tracegen.analysis.solve.search import best_order
 from tracegen.ir import Placement
 from tracegen.order import both_ways, loop, v_shape
@@ -59,6 +60,32 @@ def refuted(problem: Problem, monkeypatch: pytest.MonkeyPatch, work: float) -> b
 @needs_solver
 def test_nothing_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(refuted(case(seed), monkeypatch, 0.3) for seed in range(7)) > 4
+
+
+@needs_solver
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=() if n < 12 else pytest.mark.nightly) for n in range(120)]
+)
+def test_which_of_two_is_first_rules_out_no_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = Objective.SPAN if seed % 2 else Objective.MAKESPAN
+    problem = replace(case(seed), objective=objective)
+    if seed % 3 == 0:  # some actions that take no time
+        free = tuple(
+            tuple(ns * ((s + k) % 3 > 0) for s, ns in enumerate(column))
+            for k, column in enumerate(problem.ns)
+        )
+        problem = replace(problem, ns=free)
+    orders = filter(None, (construct(problem, rule) for rule in rules(problem)))
+    known = max(orders, key=lambda order: value(problem, order) or 0)
+    worst = value(problem, known)
+    assert worst is not None
+    bounds = set()
+    for most in (0, exact.MOST_PAIRS):
+        monkeypatch.setattr(exact, "MOST_PAIRS", most)
+        bounds.add(exact.solve(problem, known, worst, 0, exact.Effort(work=20)).bound)
+    assert len(bounds) == 1  # both prove the same least value
 
 
 @needs_solver
