@@ -303,6 +303,15 @@ def test_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert Path("again.pftrace").read_bytes() == Path("t.pftrace").read_bytes()
 
 
+def test_a_rank_without_a_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last stage takes no time, so that its rank has no track; its 8 actions are there."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text("[stage.3]\nf_us = 0\nb_us = 0\n")
+    asked = ("run", "-s", "1f1b", "-p", "4", "-m", "4", "--costs", "c.toml", "-o", "t.pftrace")
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    assert [len(stream) for stream in tracegen.read("t.pftrace").program.ranks] == [8, 8, 8, 8]
+
+
 def test_a_name_that_is_no_traces(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"ends in \.json or \.json\.gz or \.pftrace"):
         tracegen.write(line("gpipe", "short"), tmp_path / "t.pb")

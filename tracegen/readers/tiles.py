@@ -170,7 +170,9 @@ def add_zero_length(ranks: dict[int, RankRow], about: About) -> None:
         FileError: if the metadata does not say them in its form.
     """
     touched = {}
-    for rank, step, ns, waited in about.zero_length(max(ranks, default=-1) + 1):
+    # A rank without a tile has no track in a .pftrace; the metadata counts it.
+    p = max(max(ranks, default=-1) + 1, (about.num_ranks or 0) if about.own else 0)
+    for rank, step, ns, waited in about.zero_length(p):
         row = touched[rank] = ranks.setdefault(rank, RankRow())
         one = Stream.of([step])
         row.start.append(ns)
