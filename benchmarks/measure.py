@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +39,14 @@ def run(command: list[str], timeout_s: float | None = None) -> Took | None:
     with tempfile.TemporaryFile("w+") as out:
         start = time.perf_counter()
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
-        while True:
-            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-            wall = time.perf_counter() - start
-            if pid:
-                break
-            if timeout_s is not None and wall > timeout_s:
-                child.kill()
-                child.wait()
-                return None
-            time.sleep(0.01)
+        late = threading.Timer(timeout_s or 0, child.kill)
+        if timeout_s is not None:
+            late.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - start
+        late.cancel()
+        if timeout_s is not None and wall > timeout_s:
+            return None
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         text = out.read()

@@ -25,7 +25,7 @@ FIRST = ("gpipe", "1f1b", "zb-h2", "dualpipev", "moe-1f1b-bad-overlap")
 def expected(shown: Layout) -> tuple[int, int, int]:
     """How many slices, arrows and counter samples a trace holds."""
     slices = sum(1 for row in shown.rows for _ in row.slices())
-    return slices, sum(1 for _ in shown.arrows()), sum(len(c.ns) for c in shown.counters)
+    return slices, sum(1 for _ in shown.arrows()), sum(len(c.ns) for c in shown.counters())
 
 
 @pytest.mark.parametrize(

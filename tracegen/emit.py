@@ -90,7 +90,7 @@ def _slices_of_all(shown: Layout) -> Iterator[str]:
 
 def _rest(shown: Layout) -> Iterator[str]:
     ids, texts = thread_ids(shown), _Microseconds()
-    for counter in shown.counters:
+    for counter in shown.counters():
         yield from _joined(_samples(counter, texts))
     yield from _joined(_arrows(shown, ids, texts))
     yield "\n]}\n"

@@ -113,7 +113,7 @@ def write(shown: Layout, target: str | Path) -> None:
         tracks.describe(StreamingTraceProtoBuilder(file), arrows)
         for number, row in enumerate(shown.rows):
             _save(file, Slices(tracks.row(number), words).packets(row, arrows.ends(number)))
-        for number, counter in enumerate(shown.counters):
+        for number, counter in enumerate(tracks.counters):
             _save(file, _samples(counter, tracks.counter(number)))
 
 
@@ -126,7 +126,7 @@ class Tracks:
     """The uuids of a trace's tracks, rows first since slices name them most."""
 
     def __init__(self, shown: Layout) -> None:
-        self._shown = shown
+        self._shown, self.counters = shown, shown.counters()
 
     def row(self, number: int) -> int:
         """The uuid of a row."""
@@ -158,11 +158,11 @@ class Tracks:
         uuid_of, names = dict[str, int](), {row.name for row in shown.rows}
         for number, row in enumerate(shown.rows):
             if row.process not in uuid_of:
-                uuid_of[row.process] = self.counter(len(shown.counters)) + len(uuid_of)
+                uuid_of[row.process] = self.counter(len(self.counters)) + len(uuid_of)
                 _write(builder, track_descriptor=_process(row.process, uuid_of))
             child = _child(row.name, self.row(number), uuid_of[row.process], number)
             _write(builder, track_descriptor=child)
-        for number, counter in enumerate(shown.counters):
+        for number, counter in enumerate(self.counters):
             uuid, place = self.counter(number), len(shown.rows) + number
             child = _child(counter.name, uuid, uuid_of[PIPELINE], place)
             if counter.track in names:

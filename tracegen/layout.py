@@ -49,7 +49,7 @@ class Layout:
 
     about: dict[str, Any]
     rows: list[Row]
-    counters: list[Series]
+    counters: Callable[[], list[Series]]
     arrows: Callable[[], Iterator[Arrow]]
 
 
@@ -74,7 +74,7 @@ def layout(line: Timeline) -> Layout:
         rows += layout_more.bubbles(line) if "bubble" in asked else ()
     else:
         rows += _rows_beside(line)
-    return Layout(metadata(line), rows, counters(line), lambda: _arrows(line))
+    return Layout(metadata(line), rows, lambda: counters(line), lambda: _arrows(line))
 
 
 def _rows_beside(line: Timeline) -> list[Row]:
