@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-TRACEGEN = [sys.executable, "-m", "tracegen"]
+# The command that is timed: this Python's, or one that is installed elsewhere.
+TRACEGEN = shlex.split(
+    os.environ.get("TRACEGEN") or shlex.quote(str(Path(sys.executable).with_name("tracegen")))
+)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tracegen import memory, metrics
 from tracegen.deps import NOTHING, neighbours, waits
-from tracegen.found import Series
 from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
+from tracegen.shape import Series
 from tracegen.timeline import Timeline, as_number
 
 ACTIVATION, GRADIENT = "activation", "gradient"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tracegen.errors import FileError
 from tracegen.files import is_special, write_text
-from tracegen.found import Series
 from tracegen.layout import Layout, Row, Shape, layout
+from tracegen.shape import Series
 from tracegen.timeline import Timeline
 
 PROTO = ".pftrace"
@@ -28,7 +28,7 @@ SUFFIXES = (".json", ".json.gz", PROTO)
 JSON_HOLDS_NS = (1 << 42) * 1000
 
 # Events joined to one piece of text: enough to write in few calls, few enough to hold.
-BATCH = 4096
+BATCH = 1024
 # Steps from which on a second process is started for half of the text.
 LONG = 20_000
 # Times that are kept as text.
@@ -152,11 +152,16 @@ def _slices(row: Row, pid: int, tid: int, texts: _Microseconds) -> Iterator[str]
         if shape not in known:
             known[shape] = _around(shape, values)
         around, in_ns = known[shape]
+        if len(around) == 2 and not in_ns:  # most tiles of most traces
+            before, after = around
+            yield (
+                f'{head}{texts[start]},"dur":{texts[end - start]},"name":"{name}"'
+                f"{before}{values[0]}{after}"
+            )
+            continue
         for at in in_ns:
             values = (*values[:at], texts[values[at]], *values[at + 1 :])
-        if len(values) == 1:
-            own = f"{around[0]}{values[0]}"
-        elif len(values) == 2:
+        if len(values) == 2:
             own = f"{around[0]}{values[0]}{around[1]}{values[1]}"
         else:
             own = "".join(

@@ -43,8 +43,8 @@ from perfetto.trace_builder.proto_builder import (  # type: ignore[import-untype
 )
 
 from tracegen.files import opened
-from tracegen.found import Series
 from tracegen.layout import KERNELS, PIPELINE, PREDICTED, WAITING, Layout, Row, Shape
+from tracegen.shape import Series
 
 METADATA, ARROWS = "tracegen", "tracegen-arrows"
 

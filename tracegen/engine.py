@@ -70,12 +70,15 @@ def replay(
     mode, costs = Mode(p2p, p2p_order, dispatch, steps, sync), Costs() if costs is None else costs
     if not isinstance(costs, Costs):
         raise CostError(f"costs = {costs!r} are no Costs; use Costs(...) or Costs.from_dict(...)")
-    validate(program)
+    validate(program, finishes=False)
     try:
         times = costs.times(program)
+        plain = costs.moe is None and is_plain(program, times, mode)
+        if not (plain and longest_path.applies(times)):  # which itself finds what cannot run
+            validate(program)
         if costs.moe is not None:
             return _replay_kernels(program.compute_only(), costs, costs.moe, times, mode)
-        if not is_plain(program, times, mode):
+        if not plain:
             from tracegen import full_replay
 
             return full_replay.replay(program, costs, times, mode, run)

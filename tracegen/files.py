@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -60,7 +59,7 @@ def _write_both(file: IO[bytes], chunks: Iterable[str], rest: Iterable[str], fol
     Raises:
         OSError: what stopped the child.
     """
-    with tempfile.TemporaryFile(dir=folder) as beside:
+    with _without_name(folder) as beside:
         # Neither is to stop between the fork and what ends the child; it ends with its parent.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if not (child := os.fork()):
@@ -163,7 +162,7 @@ def is_special(target: str | Path) -> bool:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = _new(path.parent, path.name)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -172,6 +171,18 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _new(folder: Path, name: str) -> tuple[int, Path]:
+    """A file of its own beside the target: `tempfile`'s, which takes long to import."""
+    path = folder / f".{name}.{os.urandom(6).hex()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
+
+
+def _without_name(folder: Path) -> BinaryIO:
+    handle, path = _new(folder, "rest")
+    os.unlink(path)
+    return os.fdopen(handle, "w+b")
 
 
 def _umask() -> int:

@@ -7,23 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A counter: from each `ns` on it has the value beside it.
-
-    Attributes:
-        track, key: what the counter is called and what it counts, as `rank 3` and `activations`.
-    """
-
-    track: str
-    key: str
-    ns: list[int]
-    values: list[float]
-
-    @property
-    def name(self) -> str:
-        return f"{self.track} {self.key}".strip()
+from tracegen.shape import Series
 
 
 @dataclass(frozen=True, slots=True)

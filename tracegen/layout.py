@@ -15,11 +15,11 @@ from typing import Any
 from tracegen import __version__, metrics
 from tracegen.deps import NOTHING
 from tracegen.drawn import ACTIVATION, arrows, counters, rank_name
-from tracegen.found import Series
 from tracegen.ir import MICROBATCH_SHIFT
 from tracegen.recompute import begins
 from tracegen.shape import KERNELS as KERNELS
 from tracegen.shape import Row as Row
+from tracegen.shape import Series
 from tracegen.shape import Shape as Shape
 from tracegen.shape import Slice as Slice
 from tracegen.tiles import LETTERS as LETTERS

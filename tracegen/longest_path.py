@@ -8,11 +8,13 @@ fast and with the same result as `Clock`'s.
 from __future__ import annotations
 
 from array import array
+from itertools import chain
 from operator import sub
 
 from tracegen.clock import Run
 from tracegen.deps import NOTHING, index, neighbours, waits
 from tracegen.ir import Program
+from tracegen.passes.validate import validate
 from tracegen.times import Times
 
 _UNKNOWN = -1 << 62
@@ -27,12 +29,14 @@ def run(program: Program, times: Times) -> Run:
     """Run every step as early as it can be; times in ns.
 
     Args:
-        program: validated, compute only.
+        program: in order, compute only.
         times: such that `applies`.
+
+    Raises:
+        DeadlockError: if steps wait for each other in a cycle.
     """
-    lag, duration = times.any_alpha, array("q")
-    for stream in program.ranks:
-        duration += times.durations(stream)
+    lag = times.any_alpha
+    duration = array("q", chain.from_iterable(map(times.durations, program.ranks)))
     forward, backward = _between_ranks(program, lag)
     end = array("q", [_UNKNOWN]) * len(program)
     end.append(-lag)  # at NOTHING: what waits for nothing can start at 0
@@ -60,6 +64,8 @@ def run(program: Program, times: Times) -> Run:
         at[rank], free[rank] = step, now
         if step < until:
             asleep.setdefault(wait, []).append(rank)
+    if at != last:
+        validate(program)  # says which
     end.pop()
     return Run(array("q", map(sub, end, duration)), end, blocker)
 

@@ -17,6 +17,7 @@ from tracegen.errors import ScheduleError, UnknownSchedule
 from tracegen.schedule import Schedule, line_in
 
 ENTRY_POINTS = "tracegen.schedules"
+SHIPPED = "tracegen.schedules"  # what their modules are called
 SCHEDULES_ARE = "expected a name that `tracegen list` has, or a file that ends in .py or .csv"
 
 
@@ -35,7 +36,7 @@ def load_file(path: Path) -> list[Schedule]:
     """
     if not path.is_file():
         raise ScheduleError(f"{path}: no such file; expected a Python file with a @schedule")
-    package = "tracegen.schedules" if path.parent == shipped_dir() else "tracegen.user"
+    package = SHIPPED if path.parent == shipped_dir() else "tracegen.user"
     name = f"{package}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -27,6 +27,24 @@ class Shape:
     fixed: tuple[tuple[str, Any], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A counter: from each `ns` on it has the value beside it.
+
+    Attributes:
+        track, key: what the counter is called and what it counts, as `rank 3` and `activations`.
+    """
+
+    track: str
+    key: str
+    ns: list[int]
+    values: list[float]
+
+    @property
+    def name(self) -> str:
+        return f"{self.track} {self.key}".strip()
+
+
 # start_ns, end_ns, name, shape, the values of its arguments
 Slice = tuple[int, int, str, Shape, tuple[Any, ...]]
 

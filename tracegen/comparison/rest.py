@@ -11,8 +11,9 @@ from tracegen import drawn, metrics
 from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
-from tracegen.found import Arrows, Series
+from tracegen.found import Arrows
 from tracegen.recompute import begins
+from tracegen.shape import Series
 from tracegen.timeline import Timeline
 
 COSTS = "costs."

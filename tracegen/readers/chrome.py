@@ -21,7 +21,7 @@ from tracegen.deps import NOTHING, waits
 from tracegen.drawn import ACTIVATION
 from tracegen.engine import is_plain
 from tracegen.errors import FileError, TracegenError
-from tracegen.found import Found, Row, Series
+from tracegen.found import Found, Row
 from tracegen.ir import Program
 from tracegen.readers import beside, flows, from_rows, proto, recompute, rows
 from tracegen.readers.about import About
@@ -32,6 +32,7 @@ from tracegen.readers.request import mode_of
 from tracegen.readers.tiles import Tiles, add_zero_length
 from tracegen.readers.warn import Warnings
 from tracegen.repeat import step_of
+from tracegen.shape import Series
 from tracegen.timeline import Timeline
 
 
