@@ -32,7 +32,7 @@ BATCH = 1024
 # Steps from which on a second process is started for half of the text.
 LONG = 20_000
 # Times that are kept as text.
-KEPT = 1 << 16
+KEPT = 1 << 18
 
 
 def write(

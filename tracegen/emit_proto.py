@@ -89,7 +89,7 @@ ROOT, SEQUENCE = 1, 1
 # Packets joined to one piece: enough to write in few calls, few enough to hold.
 BATCH = 4096
 # Of an argument with more values than this the rest are made anew, not kept.
-KEPT = 1 << 14
+KEPT = 1 << 16
 # The argument whose values hardly occur twice, so that a number for each would save nothing.
 ONCE = "waited_for"
 
