@@ -14,7 +14,7 @@ from tracegen.order import Order, Pipe
 from tracegen.schedule import schedule
 
 
-@schedule("gpipe", paper="arXiv:1811.06965")
+@schedule("gpipe", paper="arXiv:1811.06965", aliases=("afab", "fill-drain"))
 def gpipe(rank: int, pipe: Pipe) -> Order:
     (stage,) = pipe.stages(rank)
     return [stage.F] * pipe.num_microbatches + [stage.B] * pipe.num_microbatches

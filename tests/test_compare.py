@@ -314,6 +314,24 @@ def test_compare_sorts_marks_and_lists_what_is_impossible() -> None:
     ]
 
 
+def test_figures_without_room_are_named() -> None:
+    shown = run("compare", "-s", "gpipe", "-p", 2, "-m", 3, width=60).stdout.splitlines()
+    assert shown[4].rstrip() == "no room for: bubble ratio, span rate, peak input"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--sweep", "m=8,16")])
+def test_nothing_that_is_possible_is_no_answer(more: tuple[str, ...]) -> None:
+    found = run("compare", "-s", "dualpipe", "-p", 3, *more)
+    assert (found.exit_code, "p is even" in found.stdout) == (2, True)
+
+
+def test_pipes_are_of_schedules_whose_pipes_cross() -> None:
+    for schedule, pipes in (("interleaved-1f1b", 2), ("interleaved-1f1b", 1), ("gpipe", 1)):
+        no = f"Error: --pipes: {schedule} has no pipes that cross, as chimera has"
+        assert refusal("run", "-s", schedule, "--pipes", pipes).endswith(no)
+    assert rows_of("-s", "interleaved-1f1b", "-p", 4, "-m", 8, "--pipes", 1)["rows"][0]["v"] == 2  # type: ignore[index]
+
+
 def test_json_has_every_schedule_either_way() -> None:
     data = rows_of("-p", 4, "-m", 6)
     names = [row["schedule"] for row in data["rows"]]  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ ORDER = """
     errors files
     ir shape found mode repeat deps                      what ranks do, and what waits for what
     order numbering schedule registry torch_csv passes compiler   where programs come from
-    moe_model moe jitter cost_checks times costs         how long it takes
+    rates moe_model moe jitter cost_checks times costs   how long it takes
     kernels collective tail held work clock longest_path sharing    jobs on streams
     kernel_work kernel_line dynamic full_work deadlock full_line
     timeline recompute memory metrics                    what happened when

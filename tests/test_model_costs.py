@@ -213,6 +213,16 @@ def test_the_least_microbatch() -> None:
 REFUSED = [
     ({"layers": 0}, "model: layers = 0; use 1 or more"),
     ({"tflops": 0.0}, "model: tflops = 0.0; use more than 0"),
+    (
+        {"tflops": 300e12},
+        "model: tflops = 3e+14 is more than any device has: it is in 10**12 FLOP/s; "
+        "for 3e+14 FLOP/s use 300",
+    ),
+    (
+        {"data": 2, "data_GBps": 50e9},
+        "model: data_GBps = 5e+10 is more than any device has: it is in 10**9 bytes/s; "
+        "for 5e+10 bytes/s use 50",
+    ),
     ({"dtype": "int3"}, "model: dtype = 'int3'; use fp32, bf16, fp16, fp8"),
     ({"recompute": "some"}, "model: recompute = 'some'; use none, selective, full"),
     ({"vocab": -1}, "model: vocab is 0 or more, heads 1 or more"),

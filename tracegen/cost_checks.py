@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracegen.errors import CostError
+from tracegen.rates import check_rate
 
 TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
 WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us", "unshard_us")
@@ -45,6 +46,7 @@ def check_bandwidth(name: str, value: Any) -> None:
     check_number(name, value)
     if value == 0:
         raise CostError(f"{name} = 0 would never end; leave it out for no limit")
+    check_rate(name, value)
 
 
 def check_noise(sigma: Any, seed: Any) -> None:

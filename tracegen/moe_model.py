@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from tracegen.errors import CostError
+from tracegen.rates import check_rate
 
 # What may be left out: a plain transformer that sends bf16 both ways.
 OPTIONAL = ("expert_hidden", "sequence", "expert_ranks", "dispatch_bytes", "combine_bytes")
@@ -75,6 +76,8 @@ class Model:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not math.isfinite(value) or value <= 0:
                 raise CostError(f"{name} = {value!r} is no size; use a finite number above 0")
+        for name in ("tflops", "bandwidth_GBps"):
+            check_rate(name, getattr(self, name))
         if self.top_k > self.experts:
             raise CostError(f"top_k = {self.top_k} is more than experts = {self.experts}")
         if self.expert_ranks is not None and self.expert_ranks < 1:

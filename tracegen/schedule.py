@@ -72,6 +72,19 @@ class Schedule:
         except ScheduleError as error:
             raise self._refusal(str(error), p, m, v) from None
 
+    def crosses(self, num_ranks: int, stages_per_rank: int) -> bool:
+        """Whether so many stages per rank are the user's choice, and each is of another pipe.
+
+        True too where the placement refuses them: compiling says why.
+        """
+        if self.stages_per_rank is not None:
+            return False
+        try:
+            chains = self._placed(num_ranks, stages_per_rank).chains
+        except ScheduleError:
+            return True
+        return len(chains) == stages_per_rank > 1
+
     def default_microbatches(self, p: int, v: int | None) -> int:
         """The first m from the example's m/p times p upwards that the schedule accepts.
 

@@ -11,8 +11,8 @@ from tracegen import compiler, engine, metrics, registry
 from tracegen.analysis.normalise import Source
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
-from tracegen.errors import ScheduleError, TracegenError
-from tracegen.ir import Placement, Program
+from tracegen.errors import TracegenError
+from tracegen.ir import Program
 from tracegen.memory import peak_bytes
 from tracegen.timeline import Timeline, as_number
 
@@ -90,18 +90,9 @@ def compiled(size: Size) -> Program:
     """
     found = registry.find(size.schedule)
     v = None if found.stages_per_rank is not None else size.v
-    if found.stages_per_rank is None and size.pipes is not None and _crosses(found.place, size):
+    if size.pipes is not None and found.crosses(size.p, size.pipes):
         v = size.pipes
     return compiler.compile(size.schedule, size.p, size.m, v, communication=False)
-
-
-def _crosses(place: Any, size: Size) -> bool:
-    """Whether so many stages per rank are so many chains."""
-    try:
-        placement: Placement = place(size.p, size.pipes)
-    except ScheduleError:
-        return True  # it will refuse, and say why
-    return len(placement.chains) == size.pipes
 
 
 def measured(size: Size, source: Source, program: Program | None = None) -> Figures | Impossible:

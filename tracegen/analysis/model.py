@@ -63,6 +63,7 @@ from tracegen.cost_checks import check_zero
 from tracegen.costs import Costs
 from tracegen.errors import CostError
 from tracegen.ir import Placement
+from tracegen.rates import check_rate
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 RECOMPUTE = ("none", "selective", "full")
@@ -122,6 +123,7 @@ class Model:
         for name in ("tflops", "memory_GBps", "tensor_GBps", "data_GBps"):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise CostError(f"model: {name} = {getattr(self, name)}; use more than 0")
+            check_rate(f"model: {name}", getattr(self, name) or 0)
         for name, known in (("dtype", tuple(BYTES)), ("recompute", RECOMPUTE)):
             if getattr(self, name) not in known:
                 raise CostError(f"model: {name} = {getattr(self, name)!r}; use {', '.join(known)}")

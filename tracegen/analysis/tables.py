@@ -63,7 +63,7 @@ def table(found: Comparison, in_bytes: bool, width: int) -> Table:
     Args:
         found: the rows.
         in_bytes: whether memory is in bytes, not in 1F1B stages.
-        width: in columns of the terminal; figures that do not fit are left out.
+        width: in columns of the terminal; figures that do not fit are left out, and named.
     """
     best = {name: found.best(name) for name in COLUMNS}
 
@@ -95,15 +95,20 @@ def sweep_table(rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool, width
 
 
 def _drawn(heads: dict[str, list[str]], figures: dict[str, list[str]], width: int) -> Table:
-    """Columns as wide as they need to be, without the figures for which there is no room."""
+    """Columns as wide as they need to be; which figures there is no room for stands below."""
     titles = {name: ("", name) for name in heads}
     titles |= {name: COLUMNS[name] for name in figures}
     columns = heads | {name: cells for name, cells in figures.items() if any(cells)}
     wide = {name: 1 + max(map(len, [*titles[name], *cells])) for name, cells in columns.items()}
+    left_out = []
     for name in LEAST_MISSED:
         if sum(wide.values()) - 1 > width and name in columns:
             del columns[name], wide[name]
+            left_out.append(" ".join(titles[name]).replace("- ", "").replace(",", "").rstrip())
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
+    if left_out:
+        drawn.caption = f"no room for: {', '.join(left_out)}"
+        drawn.caption_style, drawn.caption_justify = "", "left"
     for name in columns:
         side: Literal["left", "right"] = "left" if name == "schedule" else "right"
         drawn.add_column("\n".join(titles[name]), justify=side, no_wrap=True)

@@ -189,7 +189,7 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     if None not in (v, pipes) and v != pipes:
         raise click.UsageError("-v and --pipes say the same of a schedule; give one of them")
     if pipes is not None:
-        _check_crossing(schedule)
+        _check_crossing(schedule, options["ranks"], pipes)
     return compile(
         schedule,
         options["ranks"],
@@ -200,11 +200,11 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     )
 
 
-def _check_crossing(schedule: str) -> None:
+def _check_crossing(schedule: str, ranks: int | None, pipes: int) -> None:
     from tracegen import registry
-    from tracegen.order import both_ways
 
-    if schedule.endswith(".csv") or registry.find(schedule).place is not both_ways:
+    found = None if schedule.endswith(".csv") else registry.find(schedule)
+    if found is None or not found.crosses(ranks or found.example[0], pipes):
         raise click.UsageError(f"--pipes: {schedule} has no pipes that cross, as chimera has")
 
 

@@ -13,6 +13,9 @@ from tracegen.cli.common import console, say
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracegen.analysis.compare import Comparison
     from tracegen.analysis.grid import Axis, Base
     from tracegen.analysis.measure import Figures, Impossible, Size
     from tracegen.analysis.sweep import Row
@@ -123,10 +126,17 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     if as_json:
         request = {"p": size.p, "m": size.m, "unit": _unit(base)}
         click.echo(json.dumps(tables.comparison_json(found, request, by), allow_nan=False))
-        return
-    out = console()
+    else:
+        _show(console(), found, f"p={size.p} m={size.m}, sorted by {by}; * the best", base)
+    if not found.rows:
+        raise SystemExit(2)
+
+
+def _show(out: Console, found: Comparison, heading: str, base: Base) -> None:
+    from tracegen.analysis import tables
+
     if found.rows:
-        out.print(f"p={size.p} m={size.m}, sorted by {by}; * the best")
+        out.print(heading)
         out.print(tables.table(found, in_bytes(base), out.width))
         out.print(footnote(base))
     if found.impossible:
@@ -180,6 +190,8 @@ def _sweep(
         click.echo(json.dumps({"schema_version": 1, "rows": rows}, allow_nan=False))
     elif target is None and not (options["bubble_svg"] or options["frontier_svg"]):
         _print(rows, axes, found, by, base)
+    if not rows:
+        raise SystemExit(2)
 
 
 def _measured(points: Any, base: Base, jobs: int | None) -> list[Figures | Impossible]:
