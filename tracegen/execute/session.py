@@ -14,6 +14,7 @@ from tracegen.errors import ExecuteError
 from tracegen.execute.axis import offsets
 from tracegen.execute.clock import Cpu, Cuda, Device
 from tracegen.execute.experts import Shard
+from tracegen.execute.heap import keep_freed_memory
 from tracegen.execute.outcome import Offset
 
 
@@ -48,6 +49,7 @@ def device_of(name: str, local_rank: int) -> Device:
         ExecuteError: if CUDA is asked for and there is none, or not one for each process.
     """
     if name == "cpu":
+        keep_freed_memory()
         return Cpu()
     if not torch.cuda.is_available():
         built = "" if torch.backends.cuda.is_built() else f"; torch {torch.__version__} has no CUDA"
