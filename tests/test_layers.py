@@ -16,7 +16,7 @@ PACKAGE, SCHEDULES = ROOT / "tracegen", ROOT / "schedules"
 # Each module or package imports only from those before it, in a function or at the top.
 ORDER = """
     errors files
-    ir shape found mode repeat deps                      what ranks do, and what waits for what
+    ir alike shape found mode repeat deps                what ranks do, and what waits for what
     order numbering schedule registry torch_csv passes compiler   where programs come from
     rates moe_model moe jitter cost_checks times costs   how long it takes
     kernels collective tail held work clock longest_path sharing    jobs on streams
@@ -32,6 +32,7 @@ ORDER = """
 """
 # Steps against the order, in a function, each with its reason.
 BACK = {
+    ("ir", "alike"): "a program counts its kinds by the sorts of its steps",
     ("timeline", "ui"): "a notebook draws a timeline that is the value of a cell",
 }
 

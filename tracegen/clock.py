@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracegen.deps import NOTHING
 
@@ -19,8 +18,7 @@ PENDING = -1
 START, END, ASK = -1, 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """When each job ran.
 
     Attributes:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tracegen.moe import MoE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # it has its own
 class Costs:
     """What a replay needs to know of the model and the machine.
 

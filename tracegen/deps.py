@@ -12,13 +12,11 @@ waits for what both its halves wait for.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from itertools import repeat
-from operator import and_, lt
-from typing import Any
+from operator import lt
+from typing import Any, NamedTuple
 
+from tracegen.alike import alike
 from tracegen.ir import (
-    ALL_BUT_MICROBATCH,
     KIND_MASK,
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -34,8 +32,7 @@ from tracegen.repeat import flat
 NOTHING = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(NamedTuple):
     """Where each result is made: a step by `stage * num_microbatches + microbatch`, or NOTHING.
 
     Attributes:
@@ -51,8 +48,7 @@ class Index:
     unique: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(NamedTuple):
     """What each step waits for, as three columns of steps, NOTHING where there is no such wait.
 
     Attributes:
@@ -101,15 +97,19 @@ def _steps_by_kind(program: Program) -> list[array[int]]:
     M = program.num_microbatches
     empty = array("q", [NOTHING]) * (program.num_stages * M)
     steps = [empty[:] for _ in range(WEIGHT + 1)]
-    slots: dict[int, tuple[Any, int]] = {}
     elsewhere: dict[int, int] = {}  # what makes no result, or is no mate
     for stream, base in zip(program.ranks, program.offsets, strict=False):
-        for column in (stream.codes, stream.mates) if stream.has_mates else (stream.codes,):
-            for key in set(map(and_, column, repeat(ALL_BUT_MICROBATCH))):
-                kind, stage = key & KIND_MASK, key >> STAGE_SHIFT & STAGE_MASK
-                slots[key] = (steps[kind], stage * M) if kind <= WEIGHT else (elsewhere, 0)
-            for step, code in enumerate(column, base):
-                made, first = slots[code & ALL_BUT_MICROBATCH]
+        sorts, numbers = alike(stream)
+        columns = [stream.codes, stream.mates] if stream.has_mates else [stream.codes]
+        for column, keys in zip(columns, zip(*sorts, strict=True), strict=False):
+            slots: list[tuple[Any, int]] = [
+                (steps[kind], (key >> STAGE_SHIFT & STAGE_MASK) * M)
+                if (kind := key & KIND_MASK) <= WEIGHT
+                else (elsewhere, 0)
+                for key in keys
+            ]
+            rows = zip(column, map(slots.__getitem__, numbers), strict=True)
+            for step, (code, (made, first)) in enumerate(rows, base):
                 made[first + (code >> MICROBATCH_SHIFT)] = step
     return steps
 

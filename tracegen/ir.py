@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import pairwise, repeat
-from operator import and_
+from itertools import pairwise
 from typing import Any, overload
 
 from tracegen.errors import ScheduleError
@@ -187,13 +186,15 @@ class Stream(Sequence[Step]):
     Attributes:
         codes: a code for each step; of a pair, its forward's, of an exchange, its send's.
         mates: the code of the other half of each step that is a pair or an exchange, else NO_MATE.
+        alike: what the function of that name has found, kept with it.
     """
 
-    __slots__ = ("codes", "mates")
+    __slots__ = ("alike", "codes", "mates")
 
     def __init__(self, codes: array[int], mates: array[int]) -> None:
         assert len(codes) == len(mates)
         self.codes, self.mates = codes, mates
+        self.alike: Any = None
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> Stream:
@@ -217,7 +218,7 @@ class Stream(Sequence[Step]):
     @property
     def has_mates(self) -> bool:
         """Whether any step is a pair or an exchange."""
-        return self.mates.count(NO_MATE) < len(self.mates)
+        return self.mates != array("q", [NO_MATE]) * len(self.mates)
 
     def _halves(self) -> Iterator[tuple[int, int]]:
         for at, (code, mate) in enumerate(zip(self.codes, self.mates, strict=True)):
@@ -301,7 +302,7 @@ class Placement:
         return previous, following
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # it has its own
 class Program:
     """The ordered actions of every rank.
 
@@ -364,12 +365,9 @@ class Program:
     @cached_property
     def kinds(self) -> Counter[int]:
         """How many actions there are of each kind, both halves of a pair counted."""
-        found: Counter[int] = Counter()
-        for stream in self.ranks:
-            for column in (stream.codes, stream.mates) if stream.has_mates else (stream.codes,):
-                found.update(map(and_, column, repeat(KIND_MASK)))
-        del found[NO_MATE & KIND_MASK]
-        return found
+        from tracegen.alike import kinds
+
+        return kinds(self)
 
     @property
     def forward_only(self) -> bool:

@@ -36,7 +36,7 @@ PREDICTED, WAITING = "predicted", "waiting"
 Arrow = tuple[int, int, int, int, str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Layout:
     """A whole trace.
 

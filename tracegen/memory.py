@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate, repeat
-from operator import and_
+from itertools import accumulate, chain
+from typing import NamedTuple
 
+from tracegen.alike import alike
 from tracegen.costs import Costs
 from tracegen.errors import CostError
 from tracegen.ir import (
-    ALL_BUT_MICROBATCH,
     KIND_MASK,
     STAGE_MASK,
     STAGE_SHIFT,
     Program,
+    Stream,
     decode,
 )
 from tracegen.ir import B as FULL
@@ -44,8 +44,7 @@ UNITS = {"": 1, "B": 1} | {
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """What no rank may hold more than.
 
     Attributes:
@@ -94,19 +93,23 @@ def peaks(program: Program, costs: Costs) -> dict[str, list[float]]:
     ledgers = {at: _changes(size, [0.0] * len(size), kept) for at, kept in _kept(costs).items()}
     found: dict[str, list[float]] = {at: [] for at in ledgers}
     for stream in program.ranks:
-        codes = [code for _, code in stream.halves()] if stream.has_mates else stream.codes
-        alike = list(map(and_, codes, repeat(ALL_BUT_MICROBATCH)))
         for at, change in ledgers.items():
-            found[at].append(as_number(_peak(alike, change, program.forward_only)))
+            found[at].append(as_number(_peak(stream, change, program.forward_only)))
     return found
 
 
-def _peak(alike: list[int], change: dict[int, list[float]], forward_only: bool) -> float:
-    """The most of `_holding`, without its positions: alike actions are looked up once."""
-    by = {key: change[key & KIND_MASK][key >> STAGE_SHIFT & STAGE_MASK] for key in set(alike)}
+def _peak(stream: Stream, change: dict[int, list[float]], forward_only: bool) -> float:
+    """The most of `_holding`, without its positions: steps alike are looked up once."""
+    sorts, numbers = alike(stream)
+    by = [
+        [change[code & KIND_MASK][code >> STAGE_SHIFT & STAGE_MASK] for code in sort if code >= 0]
+        for sort in sorts
+    ]
     if forward_only:
-        return max(by.values(), default=0.0)
-    return max(accumulate(map(by.__getitem__, alike)), default=0.0)
+        return max(chain.from_iterable(by), default=0.0)
+    if stream.has_mates:
+        return max(accumulate(chain.from_iterable(map(by.__getitem__, numbers))), default=0.0)
+    return max(accumulate(map([one for (one,) in by].__getitem__, numbers)), default=0.0)
 
 
 def peak_bytes(program: Program, costs: Costs) -> dict[str, list[float]] | None:

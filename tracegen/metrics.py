@@ -6,13 +6,12 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice, repeat
-from operator import and_
+from itertools import islice
 from typing import Any
 
+from tracegen.alike import alike
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import (
-    ALL_BUT_MICROBATCH,
     KIND_MASK,
     KINDS,
     MICROBATCH_SHIFT,
@@ -247,19 +246,16 @@ def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
     taken, given_back = _held_by(line, stream)
     steps = slice(base, base + len(stream))
     then, held, shown = 0, 0.0, 0.0
-    columns = (stream.codes, stream.mates, line.start_ns[steps], line.end_ns[steps])
-    for code, mate, start, end in zip(*columns, strict=True):
-        key = code & ALL_BUT_MICROBATCH
-        if change := taken[key]:
+    columns = (alike(stream).numbers, line.start_ns[steps], line.end_ns[steps])
+    for number, start, end in zip(*columns, strict=True):
+        if change := taken[number]:
             if start != then:
                 if held != shown or not then:
                     yield then, as_number(held)
                     shown = held
                 then = start
             held += change
-        if mate != NO_MATE:
-            key = mate & ALL_BUT_MICROBATCH
-        if change := given_back[key]:
+        if change := given_back[number]:
             if end != then:
                 if held != shown or not then:
                     yield then, as_number(held)
@@ -269,8 +265,8 @@ def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
     yield then, as_number(held)
 
 
-def _held_by(line: Timeline, stream: Stream) -> tuple[dict[int, float], dict[int, float]]:
-    """What an action takes at its start and gives back at its end, by its code less microbatch."""
+def _held_by(line: Timeline, stream: Stream) -> tuple[list[float], list[float]]:
+    """What a step takes at its start and gives back at its end, by the number of its sort."""
     size = line.costs.activations(line.program.num_stages)
     share = line.costs.w_share
     shares = {
@@ -279,14 +275,14 @@ def _held_by(line: Timeline, stream: Stream) -> tuple[dict[int, float], dict[int
         WEIGHT: share,
         FORWARD: float(line.program.forward_only),
     }
-    keys = set(map(and_, stream.codes, repeat(ALL_BUT_MICROBATCH)))
-    keys.update(map(and_, stream.mates, repeat(ALL_BUT_MICROBATCH)) if stream.has_mates else ())
-    keys.discard(NO_MATE & ALL_BUT_MICROBATCH)
-    one = {key: size[key >> STAGE_SHIFT & STAGE_MASK] for key in keys}
-    return (
-        {key: one[key] if key & KIND_MASK == FORWARD else 0.0 for key in keys},
-        {key: one[key] * shares.get(key & KIND_MASK, 0.0) for key in keys},
-    )
+    taken, given_back = [], []
+    for code, mate in alike(stream).sorts:
+        one = size[code >> STAGE_SHIFT & STAGE_MASK]
+        taken.append(one if code & KIND_MASK == FORWARD else 0.0)
+        last = code if mate == NO_MATE else mate
+        one = size[last >> STAGE_SHIFT & STAGE_MASK]
+        given_back.append(one * shares.get(last & KIND_MASK, 0.0))
+    return taken, given_back
 
 
 def gaps(line: Timeline, rank: int) -> list[tuple[int, int]]:

@@ -7,9 +7,9 @@ which microbatch: as in the papers' figures, that is a matter of counting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from tracegen.errors import BrokenSchedule, ScheduleError
 from tracegen.ir import (
@@ -272,8 +272,7 @@ def both_ways(num_ranks: int, stages_per_rank: int) -> Placement:
     return Placement("bidirectional", tuple(ranks), chains)
 
 
-@dataclass(frozen=True, slots=True)
-class Pipe:
+class Pipe(NamedTuple):
     """The size of the problem a schedule is written for."""
 
     num_ranks: int

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +54,21 @@ def load_file(path: Path) -> list[Schedule]:
     return _schedules_of(module, str(path))
 
 
+@lru_cache
+def _loaded(path: Path) -> list[Schedule]:
+    """The schedules of a shipped file: a command may ask for one of them more than once."""
+    return load_file(path)
+
+
+def _at_home(name: str) -> Schedule | None:
+    """The shipped schedule whose file has its name: no other file is looked at for it."""
+    stem = name.lower().replace("-", "_")
+    path = shipped_dir() / f"{stem}.py"
+    if not stem.isidentifier() or not path.is_file():
+        return None
+    return next((s for s in _loaded(path) if _plain(s.name) == _plain(name)), None)
+
+
 def shipped() -> dict[str, Schedule]:
     """The schedules in schedules/, by name.
 
@@ -62,7 +78,7 @@ def shipped() -> dict[str, Schedule]:
     named: dict[str, Schedule] = {}
     home: dict[str, Path] = {}
     for path in sorted(shipped_dir().glob("[!_]*.py")):
-        for s in load_file(path):
+        for s in _loaded(path):
             if s.name in named:
                 raise ScheduleError(
                     f"{path} defines {s.name!r}, as {home[s.name]} does; give it another name"
@@ -122,6 +138,8 @@ def find(name_or_path: str) -> Schedule:
                 f"{name_or_path} defines {len(found)} schedules ({names}); keep one"
             )
         return found[0]
+    if (at_home := _at_home(name_or_path)) is not None:
+        return at_home
     named = shipped()
     problems: list[str] = []
     if _plain(name_or_path) not in (known := _by_plain_name(named)):

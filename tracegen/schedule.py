@@ -19,7 +19,7 @@ NEARBY = 64
 MAX_ACTIONS = 100_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """A named order, its paper, its constraints and the placement it is written for.
 

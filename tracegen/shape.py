@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # The process of the rows of kernels: those of MoE stages, and of data parallelism's.
 KERNELS = "kernels"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shape:
     """What slices of a kind have in common.
 
@@ -27,8 +27,7 @@ class Shape:
     fixed: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """A counter: from each `ns` on it has the value beside it.
 
     Attributes:
@@ -49,8 +48,7 @@ class Series:
 Slice = tuple[int, int, str, Shape, tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of a process: a thread of the trace.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracegen.alike import alike
 from tracegen.ir import (
     KIND_MASK,
     OPTIMIZER,
@@ -29,7 +30,11 @@ def tails(program: Program, times: Times) -> list[list[int]]:
     found = []
     for rank, stream in enumerate(program.ranks):
         stages = placement.stages_of(rank)
-        own = {c >> STAGE_SHIFT & STAGE_MASK for c in stream.codes if c & KIND_MASK == REDUCE_GRAD}
+        own = {
+            code >> STAGE_SHIFT & STAGE_MASK
+            for code, _ in alike(stream).sorts
+            if code & KIND_MASK == REDUCE_GRAD
+        }
         along = sorted(stages, key=lambda stage: (place[stage], stage))
         tail = [encode(stage, REDUCE_GRAD, 0) for stage in stages if stage not in own]
         if len(placement.chains) > 1:

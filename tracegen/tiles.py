@@ -7,7 +7,6 @@ common (rank, stage, op, chain, phase) is looked up once, as their Shape.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from tracegen.deps import NOTHING
@@ -38,15 +37,12 @@ RECOMPUTE_LETTERS, RECOMPUTE = "Re", "RECOMPUTE"
 CATEGORY = {FORWARD: "forward", FULL: "backward", INPUT: "input", WEIGHT: "weight"}
 
 
-@dataclass
 class _Shapes:
     """The shapes of one rank's tiles, made as they are met."""
 
-    line: Timeline
-    rank: int
-    step: int
-    phase: str
-    known: dict[tuple[int, int, bool, bool], tuple[str, str, Shape]] = field(default_factory=dict)
+    def __init__(self, line: Timeline, rank: int, step: int, phase: str) -> None:
+        self.line, self.rank, self.step, self.phase = line, rank, step, phase
+        self.known: dict[tuple[int, int, bool, bool], tuple[str, str, Shape]] = {}
 
     def make(self, code: int, mate: int, waited: bool, blocked: bool) -> tuple[str, str, Shape]:
         """The letters before each microbatch of the name, and the shape."""

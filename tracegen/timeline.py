@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracegen.collective import Span, common, length
 from tracegen.costs import Costs
@@ -29,8 +29,7 @@ def as_number(value: float) -> float:
     return int(value) if value == int(value) else round(value, 9)
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A result on its way from one rank to another.
 
     Attributes:
@@ -46,7 +45,7 @@ class Transfer:
     end_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # it has its own
 class Timeline:
     """The steps of a program (Program.offsets numbers them) with their times.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
-from operator import and_
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracegen.alike import alike
 from tracegen.cost_checks import TIMES, Table
 from tracegen.errors import CostError
 from tracegen.ir import (
-    ALL_BUT_MICROBATCH,
     KIND_MASK,
     MICROBATCH_SHIFT,
     NO_MATE,
@@ -44,8 +42,7 @@ DEFAULT_US = 1000.0
 Each = float | Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Costs in integer ns for one program.
 
     Attributes:
@@ -169,14 +166,9 @@ class Times:
         """The ns of every step of a rank. What steps alike have in common is looked up once."""
         if self.single or self.single_pair or self.jitter is not None:
             return array("q", map(self.duration, stream.codes, stream.mates))
-        alike: Iterable[Any] = map(and_, stream.codes, repeat(ALL_BUT_MICROBATCH))
-        if not stream.has_mates:
-            keys = list(alike)
-            return array("q", map({key: self.duration(key) for key in set(keys)}.__getitem__, keys))
-        mates = (mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH for mate in stream.mates)
-        pairs = list(zip(alike, mates, strict=True))
-        known = {pair: self.duration(*pair) for pair in set(pairs)}
-        return array("q", map(known.__getitem__, pairs))
+        sorts, numbers = alike(stream)
+        known = [self.duration(*sort) for sort in sorts]
+        return array("q", map(known.__getitem__, numbers))
 
     def in_step(self, code: int) -> int:
         """The code with its microbatch numbered within its step."""

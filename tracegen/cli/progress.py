@@ -83,7 +83,7 @@ class _Bar:
             yield from row.slices()
             self.show(number, total)
 
-        return replace(row, slices=slices)
+        return row._replace(slices=slices)
 
     def show(self, done: int, total: int) -> None:
         if self.progress is None and monotonic() - self.start_s > AFTER_S:

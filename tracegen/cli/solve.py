@@ -92,7 +92,7 @@ def _asked(options: dict[str, Any]) -> tuple[Problem, Costs, Limit | None]:
         limit = memory.limit(*given, costs)
         if not memory.counts_bytes(costs):
             size = limit.size / source.unit(placement)
-            limit = replace(limit, size=size, text=f"{size:g}")
+            limit = limit._replace(size=size, text=f"{size:g}")
     objective, split = Objective(options["objective"]), not options["full_backward"]
     return problem_of(placement, m, costs, objective, limit, split=split), costs, limit
 

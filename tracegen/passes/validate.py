@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from operator import and_, lt, rshift
+from operator import lt, rshift
 
+from tracegen.alike import alike
 from tracegen.deps import NOTHING, blocked, cycle, index, waits
 from tracegen.errors import DeadlockError, ProgramError
 from tracegen.ir import (
-    ALL_BUT_MICROBATCH,
     KIND_MASK,
     MICROBATCH_SHIFT,
     NO_MATE,
@@ -105,15 +105,13 @@ def _misplaced(program: Program) -> Iterator[str]:
 
 def _in_place(stream: Stream, rank: int, owner: Sequence[int], num_microbatches: int) -> bool:
     """Whether all codes are of the rank's stages and of the step's microbatches."""
+    codes = {code for halves in alike(stream).sorts for code in halves} - {NO_MATE}
+    stages = {code >> STAGE_SHIFT for code in codes}
+    if not all(stage < len(owner) and owner[stage] == rank for stage in stages):
+        return False
     columns = (stream.codes, stream.mates) if stream.has_mates else (stream.codes,)
-    for column in columns:
-        alike = set(map(and_, column, repeat(ALL_BUT_MICROBATCH))) - {NO_MATE & ALL_BUT_MICROBATCH}
-        stages = {key >> STAGE_SHIFT for key in alike}
-        if not all(stage < len(owner) and owner[stage] == rank for stage in stages):
-            return False
-        if max(column, default=0) >> MICROBATCH_SHIFT >= num_microbatches:
-            return False
-    return True
+    last = max(max(column, default=0) for column in columns)
+    return last >> MICROBATCH_SHIFT < num_microbatches
 
 
 def _misplaced_on(
