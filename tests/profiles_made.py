@@ -67,8 +67,8 @@ def kineto(
     return events
 
 
-def _messages(line: Timeline, rank: int, zero: float, now: float, number: int) -> Iterator[Event]:
-    """NCCL's kernels, launched in ranges of their own after all else."""
+def _transfers(line: Timeline, rank: int) -> Iterator[tuple[str, int, int]]:
+    """What a rank sends and receives, as `PP:0SEND_F2`: from when to when it is under way, ns."""
     for one in line.transfers():
         for step, verb in ((one.source, "SEND"), (one.target, "RECV")):
             program = line.program
@@ -78,13 +78,69 @@ def _messages(line: Timeline, rank: int, zero: float, now: float, number: int) -
             codes = (program.ranks[rank].codes[at], program.ranks[rank].mates[at])
             code = next(c for c in codes if c >= 0 and (c & KIND_MASK == FORWARD) == one.forward)
             stage, mb = code >> STAGE_SHIFT & STAGE_MASK, code >> MICROBATCH_SHIFT
-            number += 1
             name = f"PP:{stage}{verb}_{'F' if one.forward else 'B'}{mb}"
-            start, end = (zero + ns / 1000 + 10_000 for ns in (one.start_ns, one.end_ns))
-            yield from _launch(now + 5, MAIN, number, True)
-            yield from _kernel("ncclDevKernel_SendRecv(...)", 30, start, end, number, True)
-            yield _x("user_annotation", name, MAIN, now, now + 20)
-            now += 30
+            yield name, one.start_ns, one.end_ns
+
+
+def _messages(line: Timeline, rank: int, zero: float, now: float, number: int) -> Iterator[Event]:
+    """NCCL's kernels, launched in ranges of their own after all else."""
+    for name, *span in _transfers(line, rank):
+        number += 1
+        start, end = (zero + ns / 1000 + 10_000 for ns in span)
+        yield from _launch(now + 5, MAIN, number, True)
+        yield from _kernel("ncclDevKernel_SendRecv(...)", 30, start, end, number, True)
+        yield _x("user_annotation", name, MAIN, now, now + 20)
+        now += 30
+
+
+PERIOD = 100_000  # us from a replay of a graph to the next
+
+
+def graph(
+    line: Timeline, rank: int, *, replays: int = 1, skew_us: float = 0, nodes: bool = True
+) -> list[Event]:
+    """A rank's events where each step is the replay of one CUDA graph.
+
+    The host launches every replay at once, long before; the actions are annotations of kernels.
+    Each action has two kernels that compute, on two streams, and before them a memset that needs
+    no input; beside them a collective and, after the first, a kernel without an annotation. A
+    receive is there 200 us early and lasts until its input has come.
+    """
+    events: list[Event] = []
+    program = line.program
+    first, last = program.offsets[rank : rank + 2]
+    for replay in range(replays):
+        call, zero = 50 + replay, 5_010_000.0 + skew_us + replay * PERIOD
+        launch = 5_000_000.0 + skew_us + 100 * replay
+        events.append(_x("user_annotation", f"ProfilerStep#{replay}", MAIN, launch, launch + 90))
+        (_, api, flow) = _launch(launch + 20, MAIN, call, True)
+        events += [{**api, "name": "cudaGraphLaunch"}, flow]
+        spans = [("all-gather", "PP:0UNSHARD", -900, -500)]
+        for step in range(first, last):
+            action = f"PP:{program.ranks[rank][step - first]}"
+            start, end = line.start_ns[step] / 1000, line.end_ns[step] / 1000
+            middle = (start + end) / 2
+            spans += [
+                ("gemm", action, start, middle),
+                ("gemm", action, middle - 2, end),
+                ("ncclDevKernel_AllReduce", action, middle, end + 7),
+                ("copy", "", middle, middle + 1),
+            ]
+            if step > first and line.start_ns[step] > line.end_ns[step - 1]:
+                spans.append(("Memset (Device)", action, start - 5, start - 4))
+        for name, start, end in _transfers(line, rank):
+            early = 200 if "RECV" in name else 0
+            spans.append(("ncclDevKernel_SendRecv", name, start / 1000 - early, end / 1000))
+        for node, (kernel, action, start, end) in enumerate(spans):
+            event, _ = _kernel(kernel, 100 + node, zero + start, zero + end, call, nodes)
+            if nodes:
+                event["args"] |= {"graph id": 3, "graph node id": (3 << 32) + node + 1}
+            if kernel.startswith("Memset"):
+                event["cat"] = "gpu_memset"
+            if action:
+                event["args"]["name"] = action
+            events.append(event)
+    return events
 
 
 def _x(cat: str, name: str, tid: int, start: float, end: float, **more: Any) -> Event:

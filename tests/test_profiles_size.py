@@ -64,6 +64,52 @@ def measured(path: Path) -> tuple[float, int, int]:
     return int(said[0]) / 1024, int(said[1]), int(said[2])
 
 
+def write_graphs(path: Path, megabytes: int) -> tuple[int, int]:
+    """The same of replays of a CUDA graph of 16 actions with 300 kernels each."""
+    kernels = replays = written = 0
+    now = 1_790_000_000_000_000
+    with path.open("w") as file:
+        file.write('{"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [\n')
+        while written < megabytes * 1_000_000:
+            rows = []
+            for node in range(16 * 300):
+                now += 20
+                action = f"PP:0{'FB'[node // 2400]}{node // 300 % 8}"
+                rows.append(
+                    f'{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": {node}, '
+                    f'"ts": {now}, "dur": 15.123, "args": {{"stream": {node}, "correlation": '
+                    f'{replays}, "graph id": 3, "graph node id": {node + 1}, "name": "{action}"}}}}'
+                )
+            kernels += len(rows)
+            text = ",\n".join(rows)
+            file.write(("" if written == 0 else ",\n") + text)
+            written += len(text) + 2
+            replays += 1
+        file.write('\n], "traceName": "made"}\n')
+    return 16 * replays, kernels
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_ten_megabytes_of_replayed_graphs(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    actions, _ = write_graphs(path, 10)
+    megabytes, found, _ = measured(path)
+    assert found == actions
+    assert megabytes < 70
+
+
+@pytest.mark.nightly
+def test_a_hundred_megabytes_of_replayed_graphs_do_not_take_their_size(tmp_path: Path) -> None:
+    """200 bytes of a kernel's text leave 150 at most while its actions are made."""
+    small, large = tmp_path / "a.json", tmp_path / "b.json"
+    write_graphs(small, 10)
+    actions, kernels = write_graphs(large, 100)
+    base, *_ = measured(small)
+    megabytes, found, _ = measured(large)
+    assert found == actions
+    assert megabytes - base < 150 * kernels / 1e6
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_ten_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "a.json"

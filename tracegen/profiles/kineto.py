@@ -1,13 +1,14 @@
 """torch.profiler's trace of one process (Kineto's JSON) -> Recorded.
 
 What is read, as torch 2.1 to 2.13 and Kineto write it: `X` events with `cat` cpu_op,
-user_annotation, cuda_runtime, cuda_driver, kernel, gpu_memcpy and gpu_memset; the arg
-`correlation` of a launch and of what it launched, or else the flows `ac2g` between them; flows
-`fwdbwd`, from a forward operation to its backward; beside the events `distributedInfo`,
-`host_name` and `baseTimeNanoseconds`, which `ts` (in us) counts from.
+user_annotation, gpu_user_annotation, cuda_runtime, cuda_driver, kernel, gpu_memcpy and
+gpu_memset; the arg `correlation` of a launch and of what it launched, or else the flows `ac2g`
+between them; the args `name` and `graph node id` of a kernel; flows `fwdbwd`, from a forward
+operation to its backward; beside the events `distributedInfo`, `host_name` and
+`baseTimeNanoseconds`, which `ts` (in us) counts from.
 
-torch's multi-stage runtime marks each action as `PP:2F0` or `PP:2RECV_F0`, GPipe as `Forward 0`
-and `Backward 0`; its 1F1B marks nothing, which is for inferred.py.
+Which ranges of the host are actions is for kinds.py. torch's 1F1B marks nothing, which is for
+inferred.py; the replay of a CUDA graph has no ranges of the host, which is for annotated.py.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracegen.errors import FileError, ScheduleError
-from tracegen.ir import MAX_MICROBATCHES, NO_MATE, Action, encode, parse
-from tracegen.ir import B as FULL
-from tracegen.ir import F as FORWARD
+from tracegen.errors import FileError
+from tracegen.profiles import annotated, kinds
 from tracegen.profiles.inferred import infer
 from tracegen.profiles.model import Message, Recorded, Window
-from tracegen.profiles.process import Device, Key, Process, correlation, join, rank_said
+from tracegen.profiles.process import (
+    UNKNOWN,
+    Device,
+    Key,
+    Process,
+    correlation,
+    join,
+    rank_said,
+)
 from tracegen.profiles.processes import (
     AS_THEY_WERE,
     actors,
@@ -35,7 +42,7 @@ from tracegen.profiles.processes import (
     pipeline_of,
 )
 from tracegen.profiles.stream import Stream
-from tracegen.readers.actions import NO_ACTION, Namer
+from tracegen.readers.actions import Namer
 from tracegen.readers.chrome import without_collection
 from tracegen.readers.warn import Warnings
 
@@ -48,40 +55,21 @@ MARKS = (
     '"cpu_op"',
     '"cuda_runtime"',
     '"user_annotation"',
+    '"gpu_user_annotation"',
+    '"gpu_memcpy"',
 )
 # Old files that were cut, or sorted, show this of it: what Kineto calls its processes.
 LABELS = re.compile(r'"labels":\s*"(CPU|GPU \d+)"')
-_GPIPE = re.compile(r"(Forward|Backward) (\d{1,9})")
-_STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
-_AUTOGRAD = "autograd::engine::evaluate_function"
 # Kernels that move data between ranks.
 _BETWEEN_RANKS = re.compile(r"[a-z]ccl|oneccl|nvshmem|rocshmem|deep_ep", re.IGNORECASE)
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
-_RECEIVE = re.compile(r"(gloo|[a-z]{1,6}ccl|ucc|mpi):recv\b")
-_SEND = re.compile(r"c10d::(i?send)$")
-_OTHER = re.compile(r"c10d::|(gloo|[a-z]{1,6}ccl|ucc|mpi):|record_param_comms")
-# Operators that compute nothing; torch's runtime calls them around its sends.
-_NO_WORK = ("detach", "detach_")
 # Beyond this many us a float has lost some ns.
 _EXACT_US = float(1 << 43)
 # No time is further from 1970, in us, than the year 2112.
 _MAX_US = float(1 << 52)
 
-# How many ranges that are no action are named where none is one.
-_SHOWN = 3
 # What Kineto writes at the end of a file.
 _END = "Record Window End"
-
-HOST = ("cpu_op", "user_annotation", "Operator", "", None)
-CALLS = (
-    *("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "musa_runtime", "Runtime"),
-    *("xpu_runtime", "xpu_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"),
-)
-KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "Kernel", "Memcpy", "Memset")
-
-_IGNORED, _OP, _BACKWARD_OP, _SEND_OP, _RECEIVE_RANGE, _COMMUNICATION, _ACTION, _MARK, _UPDATE = (
-    range(9)
-)
 
 
 def read(path: str | Path, warnings: Warnings, pattern: str | None = None) -> list[Recorded]:
@@ -130,20 +118,19 @@ class _Gather:
         self, path: str | Path, namer: Namer, warnings: Warnings, with_flows: bool
     ) -> None:
         self.with_flows, self.flows_left = with_flows, False
-        self.path, self.namer, self.warnings = path, namer, warnings
+        self.path, self.kinds, self.warnings = path, kinds.Kinds(namer), warnings
         self.base: int | None = None
         self.processes: dict[Key, Process] = {}
         self.devices: dict[Key, Device] = {}
         self.called: dict[Any, str] = {}
-        self.ranges: list[str] = []
         self.file = 0  # of those that were put one after the other
-        self.one_stage = self.coarse = self.whole_us = False
-        self.names: dict[str, tuple[int, int, int]] = {}
+        self.coarse = self.whole_us = False
         self.handlers: dict[Any, Callable[[dict[str, Any], int, int], None]] = {}
         for handler, categories in (
-            (self._of_host, HOST),
-            (self._call, CALLS),
-            (self._kernel, KERNELS),
+            (self._of_host, kinds.HOST),
+            (self._call, kinds.CALLS),
+            (self._kernel, kinds.KERNELS),
+            (self._range_on_device, ("gpu_user_annotation",)),
         ):
             self.handlers.update(dict.fromkeys(categories, handler))
 
@@ -209,65 +196,31 @@ class _Gather:
 
     def _of_host(self, event: dict[str, Any], start: int, end: int) -> None:
         name = event.get("name")
-        known = self.names.get(name)  # type: ignore[arg-type]
+        known = self.kinds.known.get(name)  # type: ignore[arg-type]
         if known is None:
-            known = self.names[str(name)] = self._kind(str(name), event.get("cat"))
+            known = self.kinds.of(str(name), event.get("cat"))
         kind = known[0]
-        if kind == _IGNORED:
+        if kind == kinds.IGNORED:
             return
         process = self._process(event)
         found, unmarked = process.found, process.unmarked
-        if kind == _OP:
+        if kind == kinds.OP:
             found.ops.add(start, end)
-        elif kind == _BACKWARD_OP:
+        elif kind == kinds.BACKWARD_OP:
             found.ops.add(start, end)
             unmarked.backward.add(start, end)
-        elif kind == _ACTION:
+        elif kind == kinds.ACTION:
             window = Window(start, end, known[1], known[2], thread=str(event.get("tid")))
             found.windows.append(window)
             process.said |= rank_said(event.get("args"))
-        elif kind in (_SEND_OP, _RECEIVE_RANGE):
-            to = found.sends if kind == _SEND_OP else found.receives
+        elif kind in (kinds.SEND, kinds.RECEIVE):
+            to = found.sends if kind == kinds.SEND else found.receives
             to.append(Message(start, end))
             unmarked.between.add(start, end)
-        elif kind == _COMMUNICATION:
+        elif kind == kinds.COMMUNICATION:
             unmarked.receives_posted(str(name), start, end)
-        elif kind in (_MARK, _UPDATE):
-            (found.marks if kind == _MARK else found.updates).append(start)
-
-    def _kind(self, name: str, category: object) -> tuple[int, int, int]:
-        """What an event of this name is, and which action."""
-        if (codes := self._action(name)) is not None:
-            return (_ACTION, *codes)
-        if name.startswith((_STEP, _OPTIMIZER)):
-            return _MARK if name.startswith(_STEP) else _UPDATE, 0, 0
-        if _SEND.match(name):
-            return _SEND_OP, 0, 0
-        if _RECEIVE.match(name):
-            return _RECEIVE_RANGE, 0, 0
-        if _OTHER.match(name):
-            return _COMMUNICATION, 0, 0
-        if category == "user_annotation" and len(self.ranges) < _SHOWN:
-            self.ranges.append(name[:60])
-        if category == "user_annotation" or name.removeprefix("aten::") in _NO_WORK:
-            return _IGNORED, 0, 0
-        return (_BACKWARD_OP if name.startswith(_AUTOGRAD) else _OP), 0, 0
-
-    def _action(self, name: str) -> tuple[int, int] | None:
-        if (codes := self.namer.by_name(name)) != NO_ACTION:
-            self.one_stage = self.namer.needs_rank
-            return codes
-        if name.startswith("PP:"):
-            try:
-                step = parse(name[3:])
-            except ScheduleError:
-                return None
-            return (step.code, NO_MATE) if isinstance(step, Action) else None
-        if (match := _GPIPE.fullmatch(name)) and int(match[2]) < MAX_MICROBATCHES:
-            self.one_stage = True
-            kind = FORWARD if match[1] == "Forward" else FULL
-            return encode(0, kind, int(match[2])), NO_MATE
-        return None
+        elif kind in (kinds.MARK, kinds.UPDATE):
+            (found.marks if kind == kinds.MARK else found.updates).append(start)
 
     def _call(self, event: dict[str, Any], start: int, end: int) -> None:
         number = correlation(event)
@@ -279,12 +232,31 @@ class _Gather:
     def _kernel(self, event: dict[str, Any], start: int, end: int) -> None:
         number, between = correlation(event), bool(_BETWEEN_RANKS.search(str(event.get("name"))))
         device = self._device(event)
+        stream = str(event.get("tid"))
+        if not device.streams.get(stream):
+            device.streams[stream] = not between
+        args = event.get("args")
+        if type(args) is dict and ("name" in args or args.get("graph node id")):
+            name = args.get("name")
+            codes = self.kinds.action(name) if type(name) is str else None
+            device.label(codes, args, (start, end), between)
         if number is None:
             device.loose.append((event.get("tid"), start, end, between))
             return
         device.of.append(number)
         device.spans.add(start, end)
         device.between.append(between)
+
+    def _range_on_device(self, event: dict[str, Any], start: int, end: int) -> None:
+        name = str(event.get("name"))
+        if name.startswith(kinds.STEP):
+            steps = self._device(event).steps
+            steps[name] = min(start, steps.get(name, start))
+        elif (codes := self.kinds.action(name)) is not None:
+            device = self._device(event)
+            lane = device.lanes.setdefault(str(event.get("tid")), len(device.lanes))
+            device.ranges.add(codes, (start, end), lane, UNKNOWN)
+            device.said |= rank_said(event.get("args"))
 
     def _flow(self, event: dict[str, Any], phase: str) -> None:
         category = event.get("cat")
@@ -302,7 +274,11 @@ class _Gather:
 
     def lacks_flows(self) -> bool:
         """Whether only the flows that were left say what launched some kernels."""
-        return self.flows_left and any(device.loose for device in self.devices.values())
+        marked = any(process.found.windows for process in self.processes.values())
+        return self.flows_left and any(
+            device.loose and (marked or not device.labelled.code)
+            for device in self.devices.values()
+        )
 
     def recorded(self, about: dict[str, Any]) -> list[Recorded]:
         """What was gathered, in order, by rank.
@@ -311,6 +287,9 @@ class _Gather:
             FileError: if nothing in it is an action, or what its processes did cannot be told
                 apart.
         """
+        path = str(self.path)
+        itself = annotated.actors(path, self.processes, self.devices, self.warnings)
+        self.processes = itself or self.processes
         ranks = actors(self.processes)
         several = len(ranks) > 1
         found = self._of_several(ranks, about) if several else [self._of_one(about)]
@@ -344,7 +323,7 @@ class _Gather:
                 self.processes[owner].take(self.processes[key])
         devices = devices_of(path, ranks, self.processes, self.devices)
         how = number_ranks(self.processes, ranks, self.called)
-        one_stage = self.one_stage or not self.processes[ranks[0]].found.windows
+        one_stage = self.kinds.one_stage or not self.processes[ranks[0]].found.windows
         if one_stage and not how:
             raise FileError(
                 f"{path}: {len(ranks)} of its processes run actions ({names(ranks)}), and neither "
@@ -372,7 +351,23 @@ class _Gather:
         base = about.get("baseTimeNanoseconds", 0)
         counted = type(base) is int and 0 <= base < 1 << 62
         found.shift_ns = (self.base or 0) * 1000 + (base if counted else 0)
-        found.one_stage, found.ranges = self.one_stage, self.ranges
+        found.one_stage, found.ranges = self.kinds.one_stage, self.kinds.ranges
+        found.windows.sort(key=lambda window: (window.start_ns, -window.end_ns))
+        found.marks.sort()
+        if not found.exact:
+            self._join(process, devices)
+        if not found.windows:
+            self._infer(process)
+        elif found.one_stage and not self.kinds.namer.needs_rank and not found.exact:
+            for window in found.windows:
+                window.loose = window.talks = (
+                    True  # torch's GPipe computes the loss after the range
+                )
+        return found
+
+    def _join(self, process: Process, devices: list[Device]) -> None:
+        """Give the ranges of the host what happened in them."""
+        found = process.found
         if lost := join(process, devices):
             self.warnings.add(
                 "files with kernels without a launch",
@@ -380,20 +375,18 @@ class _Gather:
             )
         found.on_device = bool(found.kernels.start)
         found.ops.sort()
-        found.windows.sort(key=lambda window: (window.start_ns, -window.end_ns))
         found.sends.sort(key=lambda one: one.start_ns)
         found.receives.sort(key=lambda one: one.start_ns)
-        found.marks.sort()
         if mixed(found.windows):
             raise FileError(
                 f"{found.path}: actions of one thread run at the same time: files of several ranks "
                 f"were merged under one pid; {AS_THEY_WERE}"
             )
-        if not found.windows:
-            infer(found, process.unmarked)
-        elif found.one_stage and not self.namer.needs_rank:
-            for window in found.windows:
-                window.loose = window.talks = (
-                    True  # torch's GPipe computes the loss after the range
-                )
-        return found
+
+    def _infer(self, process: Process) -> None:
+        try:
+            infer(process.found, process.unmarked)
+        except FileError as error:
+            if any(device.replayed for device in self.devices.values()):
+                raise FileError(f"{error}; {annotated.UNNAMED}") from None
+            raise

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 # gradient), the stage that made it, the microbatch.
 Key = tuple[int, bool, int, int]
 
+NO_WAIT = -1
+
 
 def column() -> array[int]:
     """An empty column of integers."""
@@ -24,6 +26,8 @@ class Window:
         loose: whether what follows it, up to the next range, is of it too.
         talks: whether it holds its own receive and send.
         thread: the thread it ran on, where that is known.
+        wait_ns: of one that is a tile as it is, when the rank began to wait for its input,
+            NO_WAIT where it did not.
     """
 
     start_ns: int
@@ -33,6 +37,7 @@ class Window:
     loose: bool = False
     talks: bool = False
     thread: object = None
+    wait_ns: int = NO_WAIT
 
 
 @dataclass(slots=True)

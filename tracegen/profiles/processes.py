@@ -18,6 +18,7 @@ from tracegen.profiles.process import Device, Key, Process
 _RANK = re.compile(r"rank[\s_.:#-]*(\d{1,7})", re.IGNORECASE)
 _PLACE = re.compile(r"(?<![a-z])(tp|dp|pp|ep|cp)[\s_-]*(\d{1,7})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,9}")
+_PIPELINE = re.compile(r"(^|[^a-z])pp([^a-z]|$)|pipeline_(model_)?parallel(_group)?$")
 # Two ranges cross that have more than this share of the shorter one in common.
 _CROSSING = 0.25
 AS_THEY_WERE = "give the files of the ranks as they were before they were merged"
@@ -180,8 +181,9 @@ def pipeline_of(said: Any) -> tuple[tuple[int, ...], bool]:
 
     And whether nothing says that the group is the pipeline's.
 
-    A group is the pipeline's if its description says pp or pipeline (a DeviceMesh's `mesh_pp`,
-    Megatron's PIPELINE_MODEL_PARALLEL_GROUP); where there is one group only, it is that.
+    A group is the pipeline's if its description or its name says pp or pipeline (a DeviceMesh's
+    `mesh_pp`, Megatron's PIPELINE_MODEL_PARALLEL_GROUP, torchtitan's `torchtitan_real_pp`); where
+    there is one group only, it is that.
     """
     config = said.get("pg_config") if isinstance(said, dict) else None
     groups = [g for g in config if isinstance(g, dict)] if isinstance(config, list) else []
@@ -191,8 +193,10 @@ def pipeline_of(said: Any) -> tuple[tuple[int, ...], bool]:
         if isinstance(ranks, str) and "..." not in ranks:
             ranks = [int(one) for one in re.findall(r"\d+", ranks)]
         if isinstance(ranks, list) and ranks and all(type(one) is int for one in ranks):
-            named[str(group.get("pg_desc", group.get("pg_name"))).lower()] = tuple(ranks)
+            said_by = [str(group[key]).lower() for key in ("pg_desc", "pg_name") if key in group]
+            name = next((one for one in said_by if _PIPELINE.search(one)), "".join(said_by[:1]))
+            named[name] = tuple(ranks)
     for name, ranks in sorted(named.items(), key=lambda item: len(item[0])):
-        if re.search(r"(^|[^a-z])pp([^a-z]|$)|pipeline_(model_)?parallel(_group)?$", name):
+        if _PIPELINE.search(name):
             return ranks, False
     return (next(iter(named.values())), True) if len(named) == 1 else ((), False)

@@ -81,6 +81,8 @@ def _ranges(
 
 
 def _tiles_of(files: Sequence[Recorded]) -> str:
+    if all(one.on_device and one.exact for one in files):
+        return "kernels annotated with each action"
     if all(one.on_device for one in files):
         return "kernels launched during each range"
     if all(one.exact for one in files):

@@ -26,10 +26,17 @@ from tracegen.ir import (
 from tracegen.ir import F as FORWARD
 from tracegen.ir import I as INPUT
 from tracegen.ir import W as WEIGHT
-from tracegen.profiles.model import Columns, Key, Message, RankProfile, Recorded, Tile, Window
+from tracegen.profiles.model import (
+    NO_WAIT,
+    Columns,
+    Key,
+    Message,
+    RankProfile,
+    Recorded,
+    Tile,
+    Window,
+)
 from tracegen.readers.warn import Warnings
-
-NO_WAIT = -1
 
 
 def profile_of(found: Recorded, stage: int, warnings: Warnings) -> RankProfile:
@@ -92,7 +99,7 @@ def _steps(found: Recorded) -> Iterator[list[Window]]:
 
 def _tile(found: Recorded, window: Window, arrivals: list[int]) -> Tile:
     if found.exact:
-        return Tile(window.code, window.mate, NO_WAIT, window.start_ns, window.end_ns)
+        return Tile(window.code, window.mate, window.wait_ns, window.start_ns, window.end_ns)
     if found.on_device:
         span = _of_kernels(found.kernels, window)
         start, end = span or (window.end_ns, window.end_ns)
@@ -156,7 +163,9 @@ def _message(found: Recorded, window: Window, step: int, profile: RankProfile) -
     stage, microbatch = window.code >> STAGE_SHIFT & STAGE_MASK, window.code >> MICROBATCH_SHIFT
     if kind in (SEND_F, SEND_B):
         posted = _inside(found.sends, window)
-        if found.on_device:
+        if found.exact:
+            start: int | None = window.start_ns
+        elif found.on_device:
             kernels = _of_kernels(found.copies, window)
             start = None if kernels is None else kernels[0]
         else:
@@ -164,7 +173,9 @@ def _message(found: Recorded, window: Window, step: int, profile: RankProfile) -
         if start is not None:
             profile.sent[step, kind == SEND_F, stage, microbatch] = start
     elif kind in (RECV_F, RECV_B):
-        if found.on_device:
+        if found.exact:
+            end: int | None = window.end_ns
+        elif found.on_device:
             kernels = _of_kernels(found.copies, window)
             end = None if kernels is None else kernels[1]
         else:
