@@ -325,6 +325,52 @@ def test_typos_get_a_suggestion() -> None:
     assert "Error: No such option '--shedule'. (Did you mean" in refusal("run", "--shedule", "x")
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("run -s 1f1b --pipeline-model-parallel-size 4", "here it is -p or --ranks"),
+        ("run -s 1f1b --num_microbatches 8", "here it is -m or --microbatches"),
+        ("show 1f1b --vpp 2", "here it is -v or --stages-per-rank"),
+        ("compare --num-layers 32", "here it is --model-layers"),
+        (
+            "run -s 1f1b --num-layers 32",
+            "a model's sizes go to `tracegen compare`, whose --save-costs writes a file for "
+            "--costs; --execute has sizes of its own",
+        ),
+        ("run --global-batch-size 8", "-m is the microbatches of a step"),
+        ("export --schedule 1f1b", "the schedule stands by itself: `tracegen export NAME`"),
+        ("--schedule 1f1b", "options follow a command, as in `tracegen run --schedule NAME`"),
+    ],
+)
+def test_the_words_of_other_frameworks_get_ours(typed: str, hint: str) -> None:
+    assert refusal(*typed.split()).endswith(f"; {hint}")
+
+
+def test_what_stands_where_a_command_should_gets_a_command() -> None:
+    assert refusal("DualPipeV").endswith("; of a schedule: `tracegen run --schedule dualpipev`")
+    assert refusal("mine.py").endswith("; of a schedule: `tracegen run --schedule mine.py`")
+    said = "; of a trace: `tracegen open a.json`, `tracegen show a.json`"
+    assert refusal("a.json").endswith(said)
+    assert "`tracegen --help` lists all" in refusal("help")
+    assert "there are run, calibrate" in refusal("qqqqq")
+
+
+def test_what_is_no_schedule_or_trace_is_told_apart() -> None:
+    Path("folder").mkdir()
+    stdin = "-: standard input is not read; give a name or a file"
+    for command in ("check", "show", "explain", "export"):
+        assert refusal(command, "-").endswith(stdin)
+    assert refusal("run", "-s", "-").endswith(stdin)
+    folder = "folder is a folder; a schedule's file ends in .py or .csv"
+    assert refusal("run", "-s", "folder").endswith(folder)
+    made = "folder: it is a folder; `tracegen import` makes a trace of the profiles in it"
+    assert refusal("stats", "folder") == refusal("query", "folder", "select 1") == made
+    none = "no.json: no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
+    assert refusal("stats", "no.json") == none
+    Path("empty.json").touch()
+    assert refusal("open", "empty.json").startswith("empty.json: it is empty; expected a trace")
+
+
 FORMATS = (
     "a schedule's file ends in .py or .csv, a trace's in .json, .json.gz, .pftrace, an nsys "
     "export's in .sqlite, .sqlite3, .db"

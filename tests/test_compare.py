@@ -349,6 +349,11 @@ def test_sorting(by: str) -> None:
     assert best is None or round(best, 9) == values[0]
 
 
+def test_schedules_may_be_named_one_by_one() -> None:
+    rows = rows_of("-s", "zbv", "-s", "1f1b,gpipe")["rows"]
+    assert {row["schedule"] for row in rows} == {"zbv", "1f1b", "gpipe"}  # type: ignore[attr-defined]
+
+
 def test_chimera_takes_pipes_and_the_others_v() -> None:
     data = rows_of("-s", "chimera,interleaved-1f1b,1f1b", "-m", 8, "-v", 4, "--pipes", 2)
     assert {row["schedule"]: row["v"] for row in data["rows"]} == {  # type: ignore[attr-defined]
@@ -361,6 +366,8 @@ def test_chimera_takes_pipes_and_the_others_v() -> None:
 def test_refusals() -> None:
     assert refusal("compare", "-s", "gpip") == "no schedule 'gpip'; did you mean 'gpipe'?"
     assert refusal("compare", "-s", ",") == "no schedule is named; give some, as gpipe,1f1b,zbv"
+    assert refusal("compare", "1f1b", "zbv").endswith("schedules follow -s, as in -s 1f1b,zb-h1")
+    assert refusal("compare", "m=4").endswith("follows --sweep, as in --sweep m=8,16 p=4,8")
     assert (
         refusal("compare", "-s", "gpipe", "--sweep", "q=3")
         == "sweep 'q=3': nothing is called 'q'; there are p, m, v, f, b, i, w, fb, r, alpha, "

@@ -66,12 +66,16 @@ class Group(click.Group):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
             return super().make_context(*args, **extra)
+        except click.NoSuchOption as error:
+            raise _hinted(error) from None
         except KeyboardInterrupt as error:
             raise _interrupted(error) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _hinted(error) from None
         except TracegenError as error:
             raise Refusal(str(error)) from error
         except BrokenPipeError:  # the reader of our output has seen enough
@@ -99,11 +103,22 @@ def _module(name: str) -> str:
     return f"{name}_" if name in ("import", "list") else name
 
 
+def _hinted(error: click.NoSuchOption) -> click.UsageError:
+    """The same, with what the option is called here where that is known."""
+    from tracegen.cli.words import option_hint
+
+    hint = option_hint(error)
+    return click.UsageError(f"{error.message.rstrip('.')}; {hint}", error.ctx) if hint else error
+
+
 def _unknown(ctx: click.Context, name: str) -> click.UsageError:
     from difflib import get_close_matches
 
+    from tracegen.cli.words import command_hint
+
     close = get_close_matches(name, COMMANDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+    hint = f"did you mean {close[0]!r}?" if close else command_hint(name)
+    hint = hint or f"there are {', '.join(COMMANDS)}"
     return click.UsageError(f"no command {name!r}; {hint}", ctx)
 
 

@@ -37,7 +37,9 @@ STEPS = 4
     default="weight",
     help="Activations count until I ends, or until W does (the default).",
 )
-@click.option("-s", "--schedule", "names", metavar="A,B,..", help="Of which; all unless given.")
+@click.option(
+    "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Of which; all unless given."
+)
 @click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
 @click.option("-m", "--microbatches", type=int, metavar="M", help="Chosen unless given.")
 @click.option("-v", "--stages-per-rank", type=int, metavar="V", help="1 to 4 are tried.")
@@ -45,7 +47,7 @@ STEPS = 4
 @choosing_options
 @click.option("--json", "as_json", is_flag=True, help="The advice as one JSON object.")
 def command(
-    limit_text: str, memory_at: str, names: str | None, as_json: bool, **options: Any
+    limit_text: str, memory_at: str, names: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     r"""The fastest schedule within a memory limit, the runners-up, and what more would buy.
 
@@ -76,7 +78,8 @@ def command(
     m, seen = options["microbatches"], list[Any]()
 
     def measure(m: int) -> Any:
-        found = sweep.sweep(_points(schedules(names), p, m, options), base)
+        chosen = schedules(",".join(names) if names else None)
+        found = sweep.sweep(_points(chosen, p, m, options), base)
         seen.extend(found)
         return found
 

@@ -34,7 +34,9 @@ SORTS = (
 
 
 @click.command("compare", cls=Sectioned)
-@click.option("-s", "--schedule", "names", metavar="A,B,..", help="Which; all unless given.")
+@click.option(
+    "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Which; all unless given."
+)
 @click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
 @click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; 2p unless given.")
 @click.option("-v", "--stages-per-rank", type=int, metavar="V", help="Where it is a choice.")
@@ -57,7 +59,7 @@ SORTS = (
     "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; one a core."
 )
 def command(
-    names: str | None,
+    names: tuple[str, ...],
     swept: tuple[str, ...],
     more: tuple[str, ...],
     by: str | None,
@@ -84,14 +86,16 @@ def command(
     """
     from tracegen.analysis.compare import schedules
 
-    chosen = schedules(names)
+    chosen = schedules(",".join(names) if names else None)
     texts = (*swept, *more)
     drawn = options["bubble_svg"] or options["frontier_svg"]
     if options["theme"] is not None and not drawn:
         raise click.UsageError("--theme is about a picture; add --bubble-svg or --frontier-svg")
     if texts:
         if not swept:
-            raise click.UsageError(f"{more[0]!r}: what is swept follows --sweep")
+            takes = "what is swept follows --sweep" if "=" in more[0] else "schedules follow -s"
+            example = "--sweep m=8,16 p=4,8" if "=" in more[0] else "-s 1f1b,zb-h1"
+            raise click.UsageError(f"{more[0]!r}: {takes}, as in {example}")
         if options["save_costs"] is not None:
             raise click.UsageError("--save-costs is of one size; leave --sweep out")
         _sweep(chosen, texts, by, as_json, options)

@@ -40,6 +40,14 @@ def command(as_json: bool) -> None:
         any_v = "" if s.needs.startswith("v ") else "v any"  # what is needed of v says it better
         v = any_v if s.stages_per_rank is None else f"v = {s.stages_per_rank}"
         facts = ", ".join(filter(None, (v, s.needs, s.paper)))
+        facts += f"; also called {', '.join(s.aliases)}" if s.aliases else ""
         out.print(Text(s.name, "bold"))
         for line in (f"{s.summary}.", facts):
-            out.print(Text(fill(line, out.width, initial_indent="    ", subsequent_indent="    ")))
+            lines = fill(
+                line,
+                out.width,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            out.print(Text(lines))

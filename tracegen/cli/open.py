@@ -83,9 +83,9 @@ def _trace(name: str) -> Path:
         raise FileError(f"{path}: {error.strerror}") from None
     letters = all(32 <= byte < 127 or byte in b"\t\r\n" for byte in begins)
     if letters and begins.strip()[:1] not in (b"{", b"[", b"#", b"<"):
+        found = f"it begins with {begins.decode()!r}" if begins else "it is empty"
         raise FileError(
-            f"{path}: it begins with {begins.decode()!r}; expected a trace, such as FILE.json, "
-            "FILE.json.gz or FILE.pftrace"
+            f"{path}: {found}; expected a trace, such as FILE.json, FILE.json.gz or FILE.pftrace"
         )
     return path
 

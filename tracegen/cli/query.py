@@ -1,10 +1,13 @@
 """`tracegen query`: any question to a trace, in SQL, answered by Perfetto's trace processor."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+
+from tracegen.errors import FileError
 
 if TYPE_CHECKING:
     from tracegen.ui.query import Cell, Table
@@ -49,6 +52,7 @@ def command(
         raise click.UsageError("give a TRACE and the SQL, or --views")
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two forms of one answer; choose one")
+    check_trace(trace)
     table = query(trace, sys.stdin.read() if sql == "-" else sql, processor)
     if as_json:
         echo_json({"columns": table.columns, "rows": table.rows})
@@ -56,6 +60,20 @@ def command(
         _echo_csv(table)
     else:
         click.echo(layout(table.columns, table.rows))
+
+
+def check_trace(name: str) -> None:
+    """Refuse what is no file, with what would be one.
+
+    Raises:
+        FileError: saying where traces come from.
+    """
+    if os.path.isdir(name):
+        what = "it is a folder; `tracegen import` makes a trace of the profiles in it"
+        raise FileError(f"{name}: {what}")
+    if not os.path.exists(name):
+        what = "no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
+        raise FileError(f"{name}: {what}")
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence["Cell"]]) -> str:

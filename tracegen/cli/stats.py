@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracegen.cli.query import cell_text, echo_json, layout, processor_option
+from tracegen.cli.query import cell_text, check_trace, echo_json, layout, processor_option
 
 if TYPE_CHECKING:
     from tracegen.ui.query import Cell, Stats, Table
@@ -27,6 +27,7 @@ def command(trace: str, num_waits: int, as_json: bool, processor: str | None) ->
     """Bubble, busy time per rank and longest waits of TRACE, as Perfetto sees it."""
     from tracegen.ui.query import stats
 
+    check_trace(trace)
     figures = stats(trace, processor, num_waits)
     if as_json:
         bubble = figures.bubble.records()
