@@ -236,6 +236,45 @@ def megatron(line: Timeline, folder: Path, *, chunks: bool, replica: int = 0) ->
         (folder / name).write_text(json.dumps(said))
 
 
+def stragglers(
+    line: Timeline, *, dp: int = 1, tp: int = 1, steps: int = 1, apart: bool = True
+) -> list[Event]:
+    """A timeline as StragglerAnalysis writes it, of dp x pp x tp ranks.
+
+    Every pipeline is 10 us later than the one before, every step 100 us longer in its first
+    action. `apart`: whether the steps follow each other, or each is counted from its beginning.
+    """
+    events: list[Event] = []
+    program = line.program
+    p, names = program.num_ranks, {"F": "forward", "B": "backward", "I": "backward"}
+    for rank in range(dp * tp * p):
+        place, data, tensor = rank // (dp * tp), rank // tp % dp, rank % tp
+        for step in range(steps):
+            zero = 10 * (rank % (dp * tp)) + step * apart * line.makespan_ns
+            times = zip(
+                program.ranks[place].codes,
+                line.start_ns[program.offsets[place] :],
+                line.end_ns[program.offsets[place] :],
+                strict=False,
+            )
+            for code, start, end in times:
+                kind = KINDS[code & KIND_MASK].value
+                name = f"{names.get(kind, 'backward-wgrad')}-compute"
+                stage, mb = code >> STAGE_SHIFT & STAGE_MASK, code >> MICROBATCH_SHIFT
+                early = 100 * step if start == 0 else 0
+                span = zero + start / 1000 - early, zero + end / 1000
+                args = {"step": 20 + step, "model_chunk": stage // p, "mb_id": mb, "seq_id": mb}
+                events.append(_x(name, name, 5 * rank, *span, pid=data, **args))
+            args = {"step": 20 + step, "model_chunk": -1, "mb_id": -1, "seq_id": 0}
+            events.append(_x("gc", "gc", 5 * rank, zero, zero, pid=data, **args))
+            events.append(_x("forward-send", "forward-send", 5 * rank + 1, 0, 1, pid=data, **args))
+        for at, what in enumerate(("compute", "pp-comm", "tp-comm", "dp-comm", "misc")):
+            name = {"name": f"PP rank {place}, TP rank {tensor}, {what}"}
+            of = {"ph": "M", "name": "thread_name", "pid": data, "tid": 5 * rank + at}
+            events.append({**of, "args": name})
+    return events
+
+
 def nsys(
     path: Path, line: Timeline, ranks: list[int], *, kernels: bool, text_ids: bool = True
 ) -> None:

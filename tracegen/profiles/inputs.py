@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracegen.errors import FileError
-from tracegen.profiles import kineto, megatron, nsys
+from tracegen.profiles import kineto, megatron, nsys, stragglers
 from tracegen.profiles.stream import first_keys
 
 KINETO, MEGATRON, NSYS, CHROME = "torch profiler", "Megatron-LM timers", "nsys", "chrome trace"
+STRAGGLERS = "StragglerAnalysis timeline"
 SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3", ".db")
 
 
@@ -93,6 +94,8 @@ def _format(path: Path) -> str:
         return NSYS
     if megatron.KEY.search(text) and "traceEvents" not in text:
         return MEGATRON
+    if stragglers.is_timeline(text):
+        return STRAGGLERS
     own = any(mark in text for mark in kineto.MARKS) or kineto.LABELS.search(text)
     return KINETO if own else CHROME
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegen import engine
 from tracegen.errors import FileError
-from tracegen.profiles import inferred, inputs, kineto, megatron, nsys, ranks
+from tracegen.profiles import inferred, inputs, kineto, megatron, nsys, ranks, stragglers
 from tracegen.profiles.merge import merge
 from tracegen.profiles.model import Recorded
 from tracegen.profiles.spans import profile_of
@@ -63,6 +63,9 @@ def _ranges(
     for path in given.paths:
         if given.format == inputs.NSYS:
             files += nsys.read(path, pattern, warnings)
+            continue
+        if given.format == inputs.STRAGGLERS:
+            files += stragglers.read(path, warnings)
             continue
         try:
             files += kineto.read(path, warnings, pattern)
