@@ -554,6 +554,15 @@ def test_an_option_that_changes_nothing_is_said(schedule: str, options: str, fla
     assert found.stderr.startswith(f"warning: {flag} changes nothing: ")
 
 
+def test_sharding_without_its_collectives_is_said() -> None:
+    said = "warning: --zero changes nothing: no --unshard or --grad-sync is given\n"
+    shards = ("run", "-s", "1f1b", "--no-trace", "--zero", 3)
+    assert run(*shards).stderr == said
+    assert run(*shards, "--unshard", 50).stderr == run(*shards, "--grad-sync", 50).stderr == ""
+    Path("c.toml").write_text("zero = 3\n[stage.1]\nunshard_us = 5\n")
+    assert run(*shards, "--costs", "c.toml").stderr == ""
+
+
 @pytest.mark.parametrize(
     "options",
     ["--bytes 1000 --bandwidth 1", "--jitter 0.1 --seed 3", "--steps 2 --sync", "--fb 100"],

@@ -348,6 +348,10 @@ def test_show_refuses_what_makes_no_sense() -> None:
         "",
         told + "--svg - and --html - both want stdout; give one of them a file\n",
     )
+    for option, name in (("--svg", "a.png"), ("--html", "a.svg")):
+        format = option.removeprefix("--")
+        why = f"{option} writes {format.upper()}; name it .{format}\n"
+        assert show("zbv", option, name) == (2, "", f"{told}{name}: {why}")
     assert show("zbv", "--html", "x.html", "--width", "500") == (
         2,
         "",

@@ -162,6 +162,7 @@ def _how(said: dict[str, Any]) -> list[str]:
     if "tiles_of" in said:
         lines.append(f"tiles: {said['tiles_of']}")
     if (steps := said.get("steps_measured", 1)) > 1:
-        spread = ", ".join(f"{us / 1000:.3f}" for us in said["makespans_us"][:8])
+        shown = [f"{us / 1000:.3f}" for us in said["makespans_us"][:SHOWN]]
+        spread = ", ".join(shown + (["..."] if steps > SHOWN else []))
         lines.append(f"steps: {steps}, of which this is the median; makespans in ms: {spread}")
     return lines

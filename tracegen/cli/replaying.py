@@ -89,6 +89,7 @@ def warn_of_idle(program: Program, costs: Costs, options: dict[str, Any], quiet:
         "fb_us": ("--fb", "no action is an overlapped pair", not _has_pairs(program)),
         "boundary_bytes": ("--bytes", "no --bandwidth is given", not bandwidth),
         "bandwidth_GBps": ("--bandwidth", "no --bytes are given", costs.boundary_bytes == 0),
+        "zero": ("--zero", "no --unshard or --grad-sync is given", not _has_collectives(costs)),
         "seed": ("--seed", "no --jitter is given", not costs.jitter),
         "sync": ("--sync", "there is one step; add --steps", not (options["steps"] or 1) > 1),
         "replica_sync_us": (
@@ -100,6 +101,12 @@ def warn_of_idle(program: Program, costs: Costs, options: dict[str, Any], quiet:
     for name, (flag, why, useless) in idle.items():
         if options[name] and useless:
             say(f"warning: {flag} changes nothing: {why}", quiet)
+
+
+def _has_collectives(costs: Costs) -> bool:
+    names = ("unshard_us", "grad_sync_us")
+    of_stages = any(entry.get(name) for entry in costs.stage.values() for name in names)
+    return of_stages or any(getattr(costs, name) for name in names)
 
 
 def _has_pairs(program: Program) -> bool:

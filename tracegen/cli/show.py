@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,8 +70,8 @@ def command(
         raise click.UsageError("--width is about an SVG; a page takes its window's")
     if svg == html == "-":
         raise click.UsageError("--svg - and --html - both want stdout; give one of them a file")
-    for target in filter(None, (svg, html)):
-        not_itself(schedule_or_trace, target)
+    _check_target(schedule_or_trace, svg, ".svg")
+    _check_target(schedule_or_trace, html, ".html")
     with progress.at(f"reading {schedule_or_trace}"):
         line = timeline_of(schedule_or_trace, options)
     if line.found is not None:
@@ -83,6 +84,16 @@ def command(
         _html(line, html, look)
     if svg is None and html is None:
         _print(line)
+
+
+def _check_target(source: str, target: str | None, ending: str) -> None:
+    """Refuse to write over what is read, or what the name says is another format."""
+    if target is None:
+        return
+    not_itself(source, target)
+    if Path(target).suffix.lower() not in ("", ending):
+        option = ending.replace(".", "--")
+        raise click.UsageError(f"{target}: {option} writes {ending[1:].upper()}; name it {ending}")
 
 
 def _svg(line: Timeline, target: str, width: int | None, look: dict[str, Any]) -> None:
