@@ -191,6 +191,35 @@ def test_the_second_process_ends_with_the_first(tmp_path: Path) -> None:
     assert ends_within(int(Path("child").read_text()[:-1]), 5)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_process_that_is_ended_leaves_nothing_beside_the_target(
+    tmp_path: Path, number: str, forks: bool
+) -> None:
+    """It dies by the signal, as one does that knows nothing of it, and what stood there is kept."""
+    code = f"""if True:
+        import time, tracegen.files as files
+        def text():
+            while True:
+                time.sleep(0.02)
+                open("begun", "w")
+                yield "more"
+        files._can_fork = lambda: {forks}
+        files.write_text("x.txt", text(), text())
+    """
+    (tmp_path / "x.txt").write_text("before")
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as process:
+        until = time.monotonic() + 20
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(getattr(signal, number))
+        assert process.wait(20) == -getattr(signal, number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "x.txt"]
+    assert (tmp_path / "x.txt").read_text() == "before"
+
+
 def test_targets_that_are_no_files(tmp_path: Path) -> None:
     assert run("run", "-s", "1f1b", "-o", "/dev/null").exit_code == 0
     assert Path("/dev/null").is_char_device()

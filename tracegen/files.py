@@ -103,6 +103,7 @@ def _fits_again(file: IO[bytes]) -> bool:
 def _write_and_exit(file: IO[bytes], chunks: Iterable[str]) -> NoReturn:
     """As the child: say with the exit code what went wrong, and leave the rest to the parent."""
     code, parent = errno.EIO, os.getppid()
+    _UNFINISHED.clear()  # they are the parent's
     try:
         _write(file, takewhile(lambda _: os.getppid() == parent, chunks))
         file.flush()
@@ -162,26 +163,66 @@ def is_special(target: str | Path) -> bool:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    handle, name = _new(path.parent, path.name)
+    name = _beside(path.parent, path.name)
+    with _gone_if_killed(name):
+        handle = _new(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+            os.chmod(name, path.stat().st_mode if path.exists() else 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+_UNFINISHED: set[Path] = set()
+_KILLS = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+
+
+@contextmanager
+def _gone_if_killed(name: Path) -> Iterator[None]:
+    """Within the block a signal that ends the process removes the file first.
+
+    Signals that something else is done about are left alone, and all outside the main thread.
+    """
+    ours: list[signal.Signals] = []
+    _UNFINISHED.add(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.chmod(name, path.stat().st_mode if path.exists() else 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        if threading.current_thread() is threading.main_thread():
+            for number in _KILLS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    ours.append(number)
+                    signal.signal(number, _killed)
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+        _UNFINISHED.discard(name)
 
 
-def _new(folder: Path, name: str) -> tuple[int, Path]:
-    """A file of its own beside the target: `tempfile`'s, which takes long to import."""
-    path = folder / f".{name}.{os.urandom(6).hex()}"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), path
+def _killed(number: int, _: object) -> None:
+    for name in tuple(_UNFINISHED):
+        with suppress(OSError):
+            os.unlink(name)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """A name that no file has: `tempfile`'s way, which takes long to import."""
+    return folder / f".{name}.{os.urandom(6).hex()}"
+
+
+def _new(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _without_name(folder: Path) -> BinaryIO:
-    handle, path = _new(folder, "rest")
-    os.unlink(path)
+    path = _beside(folder, "rest")
+    with _gone_if_killed(path):
+        handle = _new(path)
+        os.unlink(path)
     return os.fdopen(handle, "w+b")
 
 
