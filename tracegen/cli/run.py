@@ -80,9 +80,9 @@ def command(
     if measure:
         execute.execute(program, options, target, as_json, quiet)
         return
-    warn_of_idle(program, costs, options, quiet)
     with progress.at(f"replaying {len(program)} actions"):
         line = replayed(program, costs, options, request, output)
+    warn_of_idle(program, costs, options, quiet)
     if target is not None:
         from tracegen.emit import JSON_HOLDS_NS, write
 
