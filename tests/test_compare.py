@@ -349,6 +349,15 @@ def test_sorting(by: str) -> None:
     assert best is None or round(best, 9) == values[0]
 
 
+def test_what_a_model_sends_for_nothing_is_said() -> None:
+    about = ("compare", "-s", "1f1b", *MODEL)
+    free = "no --{0}-bandwidth is given: what --{0} devices send takes no time\n"
+    assert "no --" not in run(*about).stdout
+    assert free.format("tensor") in run(*about, "--tensor", 2).stdout
+    assert free.format("data") in run(*about, "--data", 2).stdout
+    assert "no --" not in run(*about, "--data", 2, "--data-bandwidth", 50).stdout
+
+
 def test_schedules_may_be_named_one_by_one() -> None:
     rows = rows_of("-s", "zbv", "-s", "1f1b,gpipe")["rows"]
     assert {row["schedule"] for row in rows} == {"zbv", "1f1b", "gpipe"}  # type: ignore[attr-defined]
@@ -440,12 +449,81 @@ def test_ratios_and_costs_are_those_named() -> None:
     (source,) = [base.source(4, (("f/b", 0.5),))]
     assert source.costs(loop(4, 1)).f_us == 1500
     changed = base.source(4, (("i/w", 2.0), ("alpha", 7.0))).costs(loop(4, 1))
-    assert (changed.i_us, changed.b_us, changed.alpha_us) == (3000, 3000, 7)
+    assert (changed.i_us, changed.b_us, changed.alpha_us) == (2000, 3000, 7)  # so w = 1000
     # A ratio is to what is swept beside it, in whatever order they are written.
     for changes in ((("f/b", 0.5), ("b", 400.0)), (("b", 400.0), ("f/b", 0.5))):
         assert base.source(4, changes).costs(loop(4, 1)).f_us == 200
     with pytest.raises(CostError):
         Base(Costs(f_us=[1, 2])).source(2, (("b/f", 2.0),))
+
+
+# f, i and w by hand, from what the request says of 1000 us each
+@pytest.mark.parametrize(
+    ("asked", "f", "i", "w"),
+    [
+        ("f/b=0.5 i/w=3", 2000, 3000, 1000),
+        ("i/w=3 f/b=0.5", 2000, 3000, 1000),
+        ("i=500 b=1500", 1000, 500, 1000),
+        ("b=1500 i=500", 1000, 500, 1000),
+        ("b/f=2 i=100", 1000, 100, 1900),
+        ("b/f=2 i/w=3", 1000, 1500, 500),
+        ("w/i=3 b=400", 1000, 100, 300),
+        ("f/i=2 i/w=2 w=100", 400, 200, 100),
+    ],
+)
+def test_each_row_of_a_sweep_has_what_it_says(asked: str, f: int, i: int, w: int) -> None:
+    """A rank alone takes f + i + w for a microbatch."""
+    both = ("compare", "--sweep", *asked.split(), "--json", "-m")
+    (one,) = json.loads(run(*both, 4, "-p", 1, "-s", "zb-h1").stdout)["rows"]
+    assert one["makespan_us"] == pytest.approx(4 * (f + i + w))
+    (two,) = json.loads(run(*both, 1, "-p", 2, "-s", "zb-h1").stdout)["rows"]
+    # F on both, I on both, and W; the other W runs beside.
+    assert two["makespan_us"] == pytest.approx(2 * f + 2 * i + w)
+
+
+def test_ratios_that_cannot_both_hold() -> None:
+    assert (
+        refusal("compare", "-s", "1f1b", "--sweep", "f/b=1", "b/f=2")
+        == "sweep: f/b=1, b/f=2 contradict each other; leave out f/b, or another"
+    )
+    assert refusal("compare", "-s", "1f1b", "--sweep", "i=1", "w=2", "b=5").startswith(
+        "b_us = 5.0 is not i_us + w_us = 3.0"
+    )
+
+
+MODEL = ("--model-layers", 4, "--hidden", 64, "--seq", 32, "--flops", 1)
+
+
+def test_values_that_do_not_go_together_are_listed_whichever_comes_first() -> None:
+    for data in ("1,2", "2,1"):
+        found = run("compare", "-s", "1f1b", *MODEL, "--sweep", "zero=0,3", f"data={data}")
+        assert found.exit_code == 0, found.stderr
+        assert found.stderr == "4 points, 2 of them not possible\n"
+    assert "give data" in refusal("compare", "-s", "1f1b", *MODEL, "--sweep", "zero=0,3")
+
+
+def test_no_ranks_no_microbatches_and_no_pipes_are_not_the_defaults() -> None:
+    for option in ("-p", "-m", "-v", "--pipes"):
+        assert "0 is not in the range x>=1" in refusal("compare", option, 0)
+    for option in ("-p", "-m", "-v"):
+        assert "0 is not in the range x>=1" in refusal("advise", "--memory-limit", 4, option, 0)
+
+
+def test_one_thing_goes_to_stdout() -> None:
+    one = ("compare", "-s", "1f1b")
+    assert "--output - both want" in refusal(*one, "--sweep", "m=4", "-o", "-", "--json")
+    assert "--bubble-svg - both want" in refusal(
+        *one, "--sweep", "m=4", "-o", "-", "--bubble-svg", "-"
+    )
+    assert "--save-costs - both want" in refusal(*one, "--save-costs", "-")
+
+
+def test_a_sweep_without_a_row_writes_nothing_and_says_why(tmp_path: Path) -> None:
+    kept = tmp_path / "rows.csv"
+    kept.write_text("before")
+    found = run("compare", "-s", "dualpipe", "--sweep", "m=3", "-o", kept)
+    assert (found.exit_code, found.stdout, kept.read_text()) == (2, "", "before")
+    assert "not possible: dualpipe at p=4 m=3: m is a multiple of 2" in found.stderr
 
 
 def test_one_model_at_every_p() -> None:

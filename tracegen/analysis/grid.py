@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import isclose
 from typing import Any, TypeVar
 
 from tracegen.analysis.measure import Size
@@ -60,11 +61,9 @@ class Base:
         Raises:
             CostError: for a change that does not go with these costs.
         """
-        given = self.given
-        for name, value in sorted(changes, key=_after_others):
-            given = _changed(given, name, value)
-        if isinstance(given, Model):
-            return given
+        if isinstance(self.given, Model):
+            return _changed_model(self.given, changes)
+        given = _changed(self.given, changes)
         return PerStage(given) if self.per_stage else OneModel(given, self.ranks or p)
 
 
@@ -164,6 +163,25 @@ def points(schedules: Sequence[str], axes: Sequence[Axis], base: Size) -> list[P
     return list(found)
 
 
+def check(axes: Sequence[Axis], base: Base, p: int) -> None:
+    """Refuse a sweep of costs none of whose values go together.
+
+    Raises:
+        CostError: of the first of them.
+    """
+    costs = [one for one in axes if one.name not in SIZES]
+    names, refused = [one.name for one in costs], None
+    for values in product(*(one.values for one in costs)):
+        try:
+            base.source(p, tuple(zip(names, values, strict=True)))
+        except CostError as error:
+            refused = refused or error
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
 def _point(schedule: str, values: dict[str, float], base: Size) -> Point:
     size = replace(base, schedule=schedule)
     for name in SIZES:
@@ -180,23 +198,64 @@ def _v_is_free(schedule: str) -> bool:
     return not schedule.endswith(".csv") and registry.find(schedule).stages_per_rank is None
 
 
-def _changed(given: Costs | Model, name: str, value: float) -> Costs | Model:
-    """The costs with one of them, or a ratio of two, at a value."""
-    if isinstance(given, Model):
+def _changed_model(model: Model, changes: Sequence[tuple[str, float]]) -> Model:
+    """The model with each change made; what devices shard after how many there are."""
+    for name, value in sorted(changes, key=lambda change: change[0] == "zero"):
         if name in MODEL:
-            return _with(given, MODEL[name], int(value))
-        if name in ("alpha", "bandwidth"):
-            return _with(given, COSTS[name], value)
-        raise CostError(f"sweep: {name} follows from the model; sweep {', '.join(MODEL)}")
-    if name in MODEL:
-        raise CostError(f"sweep: {name} is of a model; give --model-layers and the rest")
-    if name in COSTS:
-        return _with(given, COSTS[name], value)
-    if given.moe is not None:
-        raise CostError(f"sweep: {name} beside kernel costs; those of the kernels cannot be swept")
-    what, _, of = name.partition("/")
-    us = value if not of else value * _in_force(given, of)
-    return given.override(**{f"{what}_us": us})
+            model = _with(model, MODEL[name], int(value))
+        elif name in ("alpha", "bandwidth"):
+            model = _with(model, COSTS[name], value)
+        else:
+            raise CostError(f"sweep: {name} follows from the model; sweep {', '.join(MODEL)}")
+    return model
+
+
+def _changed(given: Costs, changes: Sequence[tuple[str, float]]) -> Costs:
+    """The costs with each change made: a time, a ratio of two, or another cost.
+
+    Raises:
+        CostError: if there is no such cost, or the changes contradict each other.
+    """
+    times: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for name, value in changes:
+        if name in MODEL:
+            raise CostError(f"sweep: {name} is of a model; give --model-layers and the rest")
+        if name in COSTS:
+            given = _with(given, COSTS[name], value)
+        elif given.moe is not None:
+            raise CostError(
+                f"sweep: {name} beside kernel costs; those of the kernels cannot be swept"
+            )
+        else:
+            (ratios if "/" in name else times)[name] = value
+    set_us = {f"{name}_us": us for name, us in times.items()}
+    for _ in ratios:  # one may be to what another sets
+        for name, ratio in ratios.items():
+            what, _, of = name.partition("/")
+            others = {key: us for key, us in set_us.items() if key != f"{what}_us"}
+            set_us[f"{what}_us"] = _by_ratio(given.override(**others), what, of, ratio)
+    given = given.override(**set_us)
+    if ratios:
+        _check(given, times, ratios)
+    return given
+
+
+def _by_ratio(others: Costs, what: str, of: str, ratio: float) -> float:
+    """The us of a time that is so many times another; a known b is what i and w share."""
+    if {what, of} == {"i", "w"} and others.b_us is not None and getattr(others, f"{of}_us") is None:
+        return _in_force(others, "b") * ratio / (1 + ratio)
+    return ratio * _in_force(others, of)
+
+
+def _check(given: Costs, times: dict[str, float], ratios: dict[str, float]) -> None:
+    """Refuse times and ratios that do not all hold: setting one has undone another."""
+    for name, value in (times | ratios).items():
+        what, _, of = name.partition("/")
+        wanted = value * _in_force(given, of) if of else value
+        if not isclose(_in_force(given, what), wanted, rel_tol=1e-9, abs_tol=1e-9):
+            asked = ", ".join(f"{n}={us:g}" for n, us in (times | ratios).items())
+            raise CostError(f"sweep: {asked} contradict each other; leave out {name}, or another")
 
 
 def _with(data: Data, field: str, value: Any) -> Data:
@@ -216,11 +275,6 @@ def _in_force(given: Costs, name: str) -> float:
     f, i, w, r = (times[n] or 0.0 for n in ("f_us", "i_us", "w_us", "r_us"))
     fb = f + i + w if times["fb_us"] is None else times["fb_us"]
     return {"f": f, "b": i + w, "i": i, "w": w, "fb": fb, "r": r}[name]
-
-
-def _after_others(change: tuple[str, float]) -> bool:
-    """Whether a change is made to what the others have set: a ratio, or what devices shard."""
-    return "/" in change[0] or change[0] == "zero"
 
 
 def axes(texts: Sequence[str]) -> Iterator[Axis]:

@@ -40,9 +40,15 @@ STEPS = 4
 @click.option(
     "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Of which; all unless given."
 )
-@click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
-@click.option("-m", "--microbatches", type=int, metavar="M", help="Chosen unless given.")
-@click.option("-v", "--stages-per-rank", type=int, metavar="V", help="1 to 4 are tried.")
+@click.option(
+    "-p", "--ranks", type=click.IntRange(min=1), metavar="P", help="Ranks; 4 unless given."
+)
+@click.option(
+    "-m", "--microbatches", type=click.IntRange(min=1), metavar="M", help="Chosen unless given."
+)
+@click.option(
+    "-v", "--stages-per-rank", type=click.IntRange(min=1), metavar="V", help="1 to 4 are tried."
+)
 @click.option("--replicas", is_flag=True, help="Those too that hold the weights several times.")
 @choosing_options
 @click.option("--json", "as_json", is_flag=True, help="The advice as one JSON object.")

@@ -32,15 +32,19 @@ SORTS = (
     "exposed",
 )
 
+FROM_1 = click.IntRange(min=1)
+
 
 @click.command("compare", cls=Sectioned)
 @click.option(
     "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Which; all unless given."
 )
-@click.option("-p", "--ranks", type=int, metavar="P", help="Ranks; 4 unless given.")
-@click.option("-m", "--microbatches", type=int, metavar="M", help="Microbatches; 2p unless given.")
-@click.option("-v", "--stages-per-rank", type=int, metavar="V", help="Where it is a choice.")
-@click.option("--pipes", type=int, metavar="N", help="The same for pipes that cross (chimera).")
+@click.option("-p", "--ranks", type=FROM_1, metavar="P", help="Ranks; 4 unless given.")
+@click.option(
+    "-m", "--microbatches", type=FROM_1, metavar="M", help="Microbatches; 2p unless given."
+)
+@click.option("-v", "--stages-per-rank", type=FROM_1, metavar="V", help="Where it is a choice.")
+@click.option("--pipes", type=FROM_1, metavar="N", help="The same for pipes that cross (chimera).")
 @choosing_options
 @click.option("--sort", "by", type=click.Choice(SORTS), help="By makespan unless given.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
@@ -98,12 +102,30 @@ def command(
             raise click.UsageError(f"{more[0]!r}: {takes}, as in {example}")
         if options["save_costs"] is not None:
             raise click.UsageError("--save-costs is of one size; leave --sweep out")
+        _check_stdout(as_json, options, ("output", "bubble_svg", "frontier_svg"))
         _sweep(chosen, texts, by, as_json, options)
         return
+    _check_stdout(True, options, ("save_costs",))
     for name in ("output", "bubble_svg", "frontier_svg", "jobs"):
         if options[name] is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} is about a sweep; add --sweep")
     _compare(chosen, by or "makespan", as_json, options)
+
+
+def _check_stdout(taken: bool, options: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse what would come one into the other on stdout.
+
+    Args:
+        taken: whether figures go there anyhow.
+        options: of the command.
+        names: those that name what is written.
+    """
+    there = ["the figures"] * taken
+    there += [f"--{name.replace('_', '-')} -" for name in names if options[name] == "-"]
+    if len(there) > 1:
+        raise click.UsageError(
+            f"{' and '.join(there)} both want stdout; give {there[1].removesuffix(' -')} a file"
+        )
 
 
 def _size(options: dict[str, Any]) -> Size:
@@ -184,16 +206,20 @@ def _sweep(
     if ranks and not sized:
         raise click.UsageError("p is swept and m is not said; give -m, or sweep it too")
     points = grid.points(chosen, axes, size)
-    base.source(size.p, [(one.name, one.values[0]) for one in axes if one.name not in grid.SIZES])
+    grid.check(axes, base, size.p)
     found = _measured(points, base, options["jobs"])
     rows = sweep.table(points, axes, found)
     count = f"{len(points)} point{'s' * (len(points) != 1)}"
     say(f"{count}, {len(points) - len(rows)} of them not possible")
-    _write(rows, axes, base, options)
+    if rows:
+        _write(rows, axes, base, options)
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "rows": rows}, allow_nan=False))
     elif target is None and not (options["bubble_svg"] or options["frontier_svg"]):
         _print(rows, axes, found, by, base)
+    else:
+        for reason in tables.reasons(found):
+            say(reason)
     if not rows:
         raise SystemExit(2)
 
