@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,10 +42,20 @@ MODEL = (
     ),
     click.option("--tensor", type=int, metavar="T", help="Tensor-parallel devices of a stage; 1."),
     click.option(
-        "--tensor-bandwidth", "tensor_GBps", type=float, metavar="GB/s", help="Among them."
+        "--tensor-bandwidth",
+        "tensor_GBps",
+        type=float,
+        metavar="GB/s",
+        help="Among them; without, what they send takes no time.",
     ),
     click.option("--data", type=int, metavar="D", help="Data-parallel replicas; 1."),
-    click.option("--data-bandwidth", "data_GBps", type=float, metavar="GB/s", help="Among them."),
+    click.option(
+        "--data-bandwidth",
+        "data_GBps",
+        type=float,
+        metavar="GB/s",
+        help="Among them; without, what they send takes no time.",
+    ),
     click.option("--split", metavar="HOW", help="Layers by stage: even, best or 8,9,9,6."),
     click.option("--recompute", metavar="HOW", help="Of activations: none, selective or full."),
 )
@@ -140,11 +151,19 @@ def knows_weights(base: Base) -> bool:
 
 
 def footnote(base: Base) -> str:
-    """What memory is counted in, under a table."""
+    """What memory is counted in, under a table; of a model also what was taken as free."""
     if knows_weights(base):
-        return "in GiB; weights with gradients and optimizer state; all held, freed at weight"
+        of = "in GiB; weights with gradients and optimizer state; all held, freed at weight"
+        return "\n".join((of, *_free(base)))
     unit = "stages of each schedule, which are not the same" if base.per_stage else "1F1B stages"
     of = "" if base.ranks is None or base.per_stage else f", {base.ranks} of which are the model"
     if in_bytes(base):
         return f"peaks are of activations in GiB, weights in {unit}{of}"
     return f"peaks (activations of a microbatch) and weights are in {unit}{of}"
+
+
+def _free(base: Base) -> Iterator[str]:
+    """What takes no time since nothing says how fast it is, though a model's devices do it."""
+    for name in ("tensor", "data"):
+        if getattr(base.given, name, 1) > 1 and getattr(base.given, f"{name}_GBps") is None:
+            yield f"no --{name}-bandwidth is given: what --{name} devices send takes no time"
