@@ -130,6 +130,24 @@ def test_what_if_on_schedules(name: str) -> None:
         assert what_if.makespan_ns - gain.saves_ns == what_if.replayed(gain.change)
 
 
+@pytest.mark.parametrize("fb", [None, 2100])
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zbv", "dualpipe", "dualpipev"])
+def test_every_is_of_every_stage_and_of_both_forms_of_backward(name: str, fb: int | None) -> None:
+    """As a replay with these costs of all stages less 1 % says."""
+    given = {"f_us": 2200, "i_us": 1700, "w_us": 2300}
+    less = {"forward": "f", "backward": "iw", "input gradient": "i", "weight gradient": "w"}
+    for p, m in ((2, 6), (4, 8)):
+        program = compile(name, p, m, communication=False)
+        line = replay(program, Costs(**given, fb_us=fb, alpha_us=100))
+        what_if = WhatIf(line, measured=False)
+        every = {gain.change.text: gain.saves_ns for gain in what_if.gains()}
+        for kind, letters in less.items():
+            if (saved := every.get(f"1 % off every {kind}")) is not None:
+                off = {f"{letter}_us": given[f"{letter}_us"] * 0.99 for letter in letters}
+                again = replay(program, Costs(**(given | off), fb_us=fb, alpha_us=100))
+                assert line.makespan_ns - saved == again.makespan_ns, (p, kind)
+
+
 @pytest.mark.parametrize(
     "costs",
     [

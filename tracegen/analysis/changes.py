@@ -27,6 +27,8 @@ COST = {
     INPUT: ("i_us", "r_us"),
     WEIGHT: ("w_us",),
 }
+# The kinds whose costs are those of a kind too: a full backward is an input and a weight gradient.
+SAME = {FULL: (INPUT, WEIGHT), INPUT: (FULL,), WEIGHT: (FULL,)}
 PAIR = -1
 
 
@@ -95,8 +97,9 @@ def _of_stages(program: Program, costs: Costs | None) -> Iterator[Change]:
         name = NAMES.get(kind, "pair")
         for stage in sorted(stages):
             yield Change(f"1 % off stage {stage}'s {name}", (stage,), kind)
-        if len(stages) > 1:
-            yield Change(f"1 % off every {name}", tuple(sorted(stages)), kind)
+        every = stages if costs is None else stages.union(*(kinds[k] for k in SAME.get(kind, ())))
+        if stages and len(every) > 1:
+            yield Change(f"1 % off every {name}", tuple(sorted(every)), kind)
 
 
 def _has_pairs(costs: Costs) -> bool:
