@@ -75,7 +75,10 @@ def test_receives_bound_what_a_rank_waits_for(tmp_path: Path) -> None:
     assert found.start_ns[first] == 1_060_000
     assert found.waiting_ns[first] == 800_000
     for step, began in enumerate(found.waiting_ns):
-        assert began == -1 or began < found.start_ns[step]
+        free = found.end_ns[step - 1] if step not in found.program.offsets else 0
+        assert began == -1 or free <= began < found.start_ns[step]
+    waited = {str(found.program.ranks[0][step]) for step in range(4) if found.waiting_ns[step] >= 0}
+    assert waited == {"0B0", "0B1"}
 
 
 def test_the_clocks_of_hosts_are_related_by_the_annotated_messages(tmp_path: Path) -> None:
@@ -101,10 +104,12 @@ def small(*spans: tuple[str, str, float, float], **about: Any) -> list[Event]:
 
 STEP = (
     ("copy_out", "PP:1UNSHARD", -60, -50),
+    ("fill", "PP:1F0", -20, -10),
     ("nccl_recv", "PP:1RECV_F0", 0, 100),
     ("fill", "PP:1F0", 20, 30),
     ("gemm", "PP:1F0", 101, 150),
     ("gemm", "PP:1F0", 120, 180.5),
+    ("gemm", "PP:1F0", 130, 140),
     ("gemm", "PP:1B0", 181, 300),
     ("nccl_send", "PP:1SEND_B0", 301, 310),
     ("adam", "optimizer", 400, 500),
@@ -117,7 +122,7 @@ def test_a_tile_starts_at_the_first_operation_after_its_receive(tmp_path: Path) 
     assert list(found.start_ns) == [0, 80_000]
     assert list(found.end_ns) == [79_500, 199_000]
     assert (
-        f"{tmp_path}/rank1.json: 1 of 6 kernels of CUDA graphs are annotated with no action, and "
+        f"{tmp_path}/rank1.json: 1 of 8 kernels of CUDA graphs are annotated with no action, and "
         "belong to none"
     ) in found.found.warnings
 
@@ -128,6 +133,22 @@ def test_kernels_that_all_ran_before_the_receive_did_not_wait_for_it(tmp_path: P
     assert list(found.start_ns) == [0, 81_000]
     assert found.waiting_ns is not None
     assert list(found.waiting_ns) == [-1, -1]
+
+
+def test_a_rank_waits_from_its_last_action_on_or_from_where_it_receives(tmp_path: Path) -> None:
+    spans = [
+        ("gemm", "PP:1F0", 0, 20),
+        ("nccl_recv", "PP:1RECV_F1", 5, 30),
+        ("gemm", "PP:1F1", 31, 40),
+        ("nccl_recv", "PP:1RECV_F2", 45, 50),
+        ("gemm", "PP:1F2", 50, 60),
+        ("nccl_recv", "PP:1RECV_F3", 51, 60),
+        ("gemm", "PP:1F3", 61, 70),
+        ("gemm", "PP:1B0", 70, 80),
+    ]
+    found = read([write(tmp_path / "r.json", small(*spans))])
+    assert found.waiting_ns is not None
+    assert list(found.waiting_ns) == [-1, 20_000, 45_000, -1, -1]
 
 
 def test_a_pair_is_one_action(tmp_path: Path) -> None:
@@ -252,7 +273,7 @@ def test_annotations_of_messages_alone_say_no_actions(tmp_path: Path) -> None:
 def test_annotated_kernels_that_only_flows_tie_to_ranges_are_the_ranges(tmp_path: Path) -> None:
     line = run("interleaved-1f1b", 2, 4)
     for rank in range(2):
-        events = kineto(line, rank, correlation=False)
+        events = kineto(line, rank, correlation=False, comm=False)
         for event in events:
             if event["cat"] == "kernel":
                 event["args"]["name"] = "PP:0F0"
