@@ -12,6 +12,8 @@ waits for what both its halves wait for.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from functools import cached_property, partial
 from operator import lt
 from typing import Any, NamedTuple
 
@@ -48,18 +50,24 @@ class Index(NamedTuple):
     unique: bool
 
 
-class Waits(NamedTuple):
+class Waits:
     """What each step waits for, as three columns of steps, NOTHING where there is no such wait.
 
     Attributes:
-        own: the F of a B or I, the I of a W: always a step of the same rank.
         forward: the previous stage's F, which the F of this step waits for.
         backward: the next stage's B or I, which the B or I of this step waits for.
+        find_own: finds `own`, which a program in order is replayed without.
     """
 
-    own: array[int]
-    forward: array[int]
-    backward: array[int]
+    def __init__(
+        self, forward: array[int], backward: array[int], find_own: Callable[[], array[int]]
+    ) -> None:
+        self.forward, self.backward, self.find_own = forward, backward, find_own
+
+    @cached_property
+    def own(self) -> array[int]:
+        """The F of a B or I, the I of a W: always a step of the same rank."""
+        return self.find_own()
 
     def of(self, step: int) -> list[int]:
         every = (self.own[step], self.forward[step], self.backward[step])
@@ -143,24 +151,29 @@ def _waits_by_result(program: Program, made: Index) -> Waits:
     next stage that wait for them. What is not there writes to a slot past the end.
     """
     M, (previous, following) = program.num_microbatches, neighbours(program)
-    nothing = array("q", [NOTHING]) * (len(program) + 1)
-    own, forward, backward = nothing[:], nothing[:], nothing[:]
+    forward = array("q", [NOTHING]) * (len(program) + 1)
+    backward = forward[:]
 
     def of(steps: array[int], stage: int) -> array[int]:
         return steps[stage * M : (stage + 1) * M]
 
     for stage in range(program.num_stages):
-        f, g, w = (of(steps, stage) for steps in (made.forward, made.gradient, made.weight))
-        _scatter(own, g, f)
-        if w != g:
-            _scatter(own, w, g)
         if previous[stage] >= 0:
-            _scatter(forward, f, of(made.forward, previous[stage]))
+            _scatter(forward, of(made.forward, stage), of(made.forward, previous[stage]))
         if following[stage] >= 0:
-            _scatter(backward, g, of(made.gradient, following[stage]))
-    for column in (own, forward, backward):
+            _scatter(backward, of(made.gradient, stage), of(made.gradient, following[stage]))
+    for column in (forward, backward):
         column.pop()
-    return Waits(own, forward, backward)
+    return Waits(forward, backward, partial(_own_by_result, made, len(program)))
+
+
+def _own_by_result(made: Index, num_steps: int) -> array[int]:
+    own = array("q", [NOTHING]) * (num_steps + 1)
+    _scatter(own, made.gradient, made.forward)
+    if made.weight != made.gradient:
+        _scatter(own, made.weight, made.gradient)
+    own.pop()
+    return own
 
 
 def _scatter(column: array[int], steps: array[int], sources: array[int]) -> None:
@@ -189,7 +202,7 @@ def _waits_by_step(program: Program, made: Index) -> Waits:
                 own[base + at] = NOTHING if first == base + at else first
                 if following[stage] >= 0:
                     backward[base + at] = made.gradient[following[stage] * M + microbatch]
-    return Waits(own, forward, backward)
+    return Waits(forward, backward, partial(array, "q", own))
 
 
 def blocked(program: Program) -> list[int] | None:

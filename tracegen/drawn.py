@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
+from operator import eq
 
 from tracegen import memory, metrics
+from tracegen.alike import alike
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.shape import Series
@@ -34,24 +37,24 @@ def arrows(line: Timeline) -> Iterator[Arrow]:
         return
     needs = waits(program)
     before, after = _other_ranks(program)
+    empty = set(compress(range(len(start)), map(eq, start, end)))
     for rank, stream in enumerate(program.ranks):
         base = program.offsets[rank]
         steps = slice(base, base + len(stream))
-        rows = zip(
-            stream.codes, stream.mates, needs.forward[steps], needs.backward[steps], strict=True
-        )
-        for step, (code, mate, forward, backward) in enumerate(rows, base):
-            if start[step] == end[step]:
+        sorts, numbers = alike(stream)
+        last = [code if mate == NO_MATE else mate for code, mate in sorts]
+        from_before = [before[code >> STAGE_SHIFT & STAGE_MASK] for code, _ in sorts]
+        from_after = [after[code >> STAGE_SHIFT & STAGE_MASK] for code in last]
+        rows = zip(numbers, needs.forward[steps], needs.backward[steps], strict=True)
+        for step, (number, forward, backward) in enumerate(rows, base):
+            if step in empty:
                 continue
-            if forward != NOTHING:
-                other = before[code >> STAGE_SHIFT & STAGE_MASK]
-                if other != NOTHING and start[forward] != end[forward]:
-                    yield other, forward, rank, step, ACTIVATION
-            if backward != NOTHING:
-                half = code if mate == NO_MATE else mate
-                other = after[half >> STAGE_SHIFT & STAGE_MASK]
-                if other != NOTHING and start[backward] != end[backward]:
-                    yield other, backward, rank, step, GRADIENT
+            other = from_before[number]
+            if forward != NOTHING and other != NOTHING and forward not in empty:
+                yield other, forward, rank, step, ACTIVATION
+            other = from_after[number]
+            if backward != NOTHING and other != NOTHING and backward not in empty:
+                yield other, backward, rank, step, GRADIENT
 
 
 def _other_ranks(program: Program) -> tuple[list[int], list[int]]:

@@ -148,17 +148,20 @@ def _names(shown: Layout, ids: list[tuple[int, int]]) -> Iterator[str]:
 def _slices(row: Row, pid: int, tid: int, texts: _Microseconds) -> Iterator[str]:
     head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
     known: dict[Shape, tuple[list[str], list[int]]] = {}
+    plain: dict[Shape, list[str]] = {}  # those of one argument that is no time
     for start, end, name, shape, values in row.slices():
-        if shape not in known:
-            known[shape] = _around(shape, values)
-        around, in_ns = known[shape]
-        if len(around) == 2 and not in_ns:  # most tiles of most traces
-            before, after = around
+        if shape in plain:  # most tiles of most traces
+            before, after = plain[shape]
             yield (
                 f'{head}{texts[start]},"dur":{texts[end - start]},"name":"{name}"'
                 f"{before}{values[0]}{after}"
             )
             continue
+        if shape not in known:
+            known[shape] = _around(shape, values)
+        around, in_ns = known[shape]
+        if len(around) == 2 and not in_ns:
+            plain[shape] = around
         for at in in_ns:
             values = (*values[:at], texts[values[at]], *values[at + 1 :])
         if len(values) == 2:
@@ -195,7 +198,8 @@ def _arrows(shown: Layout, ids: list[tuple[int, int]], texts: _Microseconds) -> 
     for number, (row_a, start_a, row_b, start_b, name, category) in enumerate(shown.arrows(), 1):
         if (kind := kinds.get((name, category))) is None:
             kind = kinds[name, category] = f',"name":{json.dumps(name)},"cat":"{category}"'
+        both = f',"id":{number}{kind}'
         yield (
-            f'{{"ph":"s",{at[row_a]}{texts[start_a]},"id":{number}{kind}}},\n'
-            f'{{"ph":"f",{at[row_b]}{texts[start_b]},"id":{number}{kind},"bp":"e"}}'
+            f'{{"ph":"s",{at[row_a]}{texts[start_a]}{both}}},\n'
+            f'{{"ph":"f",{at[row_b]}{texts[start_b]}{both},"bp":"e"}}'
         )

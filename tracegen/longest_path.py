@@ -8,7 +8,8 @@ fast and with the same result as `Clock`'s.
 from __future__ import annotations
 
 from array import array
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from operator import sub
 
 from tracegen.clock import Run
@@ -36,38 +37,61 @@ def run(program: Program, times: Times) -> Run:
         DeadlockError: if steps wait for each other in a cycle.
     """
     lag = times.any_alpha
-    duration = array("q", chain.from_iterable(map(times.durations, program.ranks)))
+    duration = array("q")
+    for stream in program.ranks:
+        duration.extend(times.durations(stream))
     forward, backward = _between_ranks(program, lag)
     end = array("q", [_UNKNOWN]) * len(program)
     end.append(-lag)  # at NOTHING: what waits for nothing can start at 0
     blocker = array("q", [NOTHING]) * len(program)
-    at, last, free = program.offsets[:-1], program.offsets[1:], [0] * program.num_ranks
-    asleep: dict[int, list[int]] = {}
-    agenda = list(range(program.num_ranks))
+    asleep: dict[int, list[Iterator[int]]] = {}
+    agenda: list[Iterator[int]] = []
+    for first, last in pairwise(program.offsets):
+        of = slice(first, last)
+        rows = zip(range(first, last), forward[of], backward[of], duration[of], strict=True)
+        agenda.append(_going(rows, lag, end, blocker, asleep, agenda))
     while agenda:
         rank = agenda.pop()
-        step, until, now = at[rank], last[rank], free[rank]
-        while step < until:
-            if (ready := end[wait := forward[step]]) == _UNKNOWN:
-                break
-            if (other := end[backward[step]]) > ready:
-                ready, wait = other, backward[step]
-            elif other == _UNKNOWN:
-                wait = backward[step]
-                break
-            if (ready := ready + lag) > now:
-                now, blocker[step] = ready, wait
-            end[step] = now = now + duration[step]
-            if step in asleep:
-                agenda += asleep.pop(step)
-            step += 1
-        at[rank], free[rank] = step, now
-        if step < until:
+        if (wait := next(rank, None)) is not None:
             asleep.setdefault(wait, []).append(rank)
-    if at != last:
+    if asleep:
         validate(program)  # says which
     end.pop()
     return Run(array("q", map(sub, end, duration)), end, blocker)
+
+
+def _going(
+    rows: Iterable[tuple[int, int, int, int]],
+    lag: int,
+    end: array[int],
+    blocker: array[int],
+    asleep: dict[int, list[Iterator[int]]],
+    agenda: list[Iterator[int]],
+) -> Iterator[int]:
+    """Run a rank; gives the step it must wait for wherever that has not run.
+
+    Args:
+        rows: each step of the rank, the two it waits for, and its ns.
+        lag: the latency.
+        end: when each step of any rank ends, as far as that is found.
+        blocker: what each waited for last.
+        asleep: by step, the ranks that wait for it. When it has run, they go to the agenda.
+        agenda: the ranks that can go on.
+    """
+    now = 0
+    for step, wait, other, ns in rows:
+        while (ready := end[wait]) == _UNKNOWN:
+            yield wait
+        if other != NOTHING:
+            while (late := end[other]) == _UNKNOWN:
+                yield other
+            if late > ready:
+                ready, wait = late, other
+        if (ready := ready + lag) > now:
+            now, blocker[step] = ready, wait
+        end[step] = now = now + ns
+        if step in asleep:
+            agenda.extend(asleep.pop(step))
 
 
 def _between_ranks(program: Program, lag: int) -> tuple[array[int], array[int]]:

@@ -245,24 +245,32 @@ def activations(line: Timeline, rank: int) -> Iterator[tuple[int, float]]:
     stream, base = program.ranks[rank], program.offsets[rank]
     taken, given_back = _held_by(line, stream)
     steps = slice(base, base + len(stream))
-    then, held, shown = 0, 0.0, 0.0
+    then, held, shown, numbers = 0, 0.0, 0.0, _Numbers()
     columns = (alike(stream).numbers, line.start_ns[steps], line.end_ns[steps])
     for number, start, end in zip(*columns, strict=True):
         if change := taken[number]:
             if start != then:
                 if held != shown or not then:
-                    yield then, as_number(held)
+                    yield then, numbers[held]
                     shown = held
                 then = start
             held += change
         if change := given_back[number]:
             if end != then:
                 if held != shown or not then:
-                    yield then, as_number(held)
+                    yield then, numbers[held]
                     shown = held
                 then = end
             held -= change
-    yield then, as_number(held)
+    yield then, numbers[held]
+
+
+class _Numbers(dict[float, float]):
+    """`as_number`, kept: a rank comes back to what it has held before."""
+
+    def __missing__(self, value: float) -> float:
+        number = self[value] = as_number(value)
+        return number
 
 
 def _held_by(line: Timeline, stream: Stream) -> tuple[list[float], list[float]]:

@@ -67,10 +67,10 @@ class _Numbering:
             made = [make() for make in map(alone.__getitem__, order)]
             codes = array("q", made if NO_MATE not in made else filter(NO_MATE.__ne__, made))
             return Stream(codes, array("q", [NO_MATE]) * len(codes))
-        codes, mates = array("q"), array("q")
-        for make, make_mate in map(self.makers.__getitem__, order):
-            codes.append(make())
-            mates.append(NO_MATE if make_mate is None else make_mate())
+        nothing = repeat(NO_MATE).__next__
+        pair = {cell: (make, mate or nothing) for cell, (make, mate) in self.makers.items()}
+        made = [make() for make in chain.from_iterable(map(pair.__getitem__, order))]
+        codes, mates = array("q", made[::2]), array("q", made[1::2])
         if NO_MATE not in codes:
             return Stream(codes, mates)
         # Of a pair past the last microbatch of one half, the other may be left.
@@ -99,10 +99,14 @@ class _Numbering:
         if slot.kind is not Kind.BACKWARD_INPUT or not queues:
             return count
 
+        owe, *others = [queue.append for queue in queues]
+
         def make() -> int:
             code = count()
-            for queue in queues:
-                queue.append(-1 - stage if code == NO_MATE else code - INPUT + WEIGHT)
+            owed = -1 - stage if code == NO_MATE else code - INPUT + WEIGHT
+            owe(owed)
+            for other in others:
+                other(owed)
             return code
 
         return make
@@ -120,6 +124,8 @@ class _Numbering:
         """Gives the oldest W that is owed, of a stage or of any."""
         queue = self.owed if stage is None else self.owed_of[stage]
         assert queue is not None
+        in_two = bool(self.owed_of) and self.owed is not None
+        oldest = queue.popleft
 
         def pay() -> int:
             if not queue:
@@ -127,13 +133,13 @@ class _Numbering:
                     f"a W{'' if stage is None else f' of stage {stage}'} stands where no I is "
                     "owed one; put it after an I"
                 )
-            code = queue.popleft()
-            if self.owed_of and self.owed is not None:  # it stands in two queues, near the front
+            code = oldest()
+            if in_two:  # near the front of the other
                 of = -1 - code if code < 0 else code >> STAGE_SHIFT & STAGE_MASK
                 other = self.owed if stage is not None else self.owed_of.get(of)
                 if other is not None:
                     other.remove(code)
-            return max(code, NO_MATE)
+            return code if code > NO_MATE else NO_MATE
 
         return pay
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tracegen.alike import alike
 from tracegen.deps import NOTHING
 from tracegen.ir import (
     ALL_BUT_MICROBATCH,
@@ -103,11 +104,14 @@ def tiles(line: Timeline, rank: int) -> Iterator[Slice]:
 
 def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
     """The tiles of steps of one phase, the rank being free from then on."""
-    line, known, plain = shapes.line, shapes.known, dict[int, tuple[str, str, Shape]]()
+    line, known = shapes.line, shapes.known
     base, stream = line.program.offsets[shapes.rank], line.program.ranks[shapes.rank]
     a, b = steps.start, steps.stop
-    for step, code, mate, start, end, blocker in zip(
+    sorts, numbers = alike(stream)
+    plain: list[tuple[str, str, Shape] | None] = [None] * len(sorts)
+    for step, number, code, mate, start, end, blocker in zip(
         steps,
+        numbers[a - base : b - base],
         stream.codes[a - base : b - base],
         stream.mates[a - base : b - base],
         line.start_ns[a:b],
@@ -119,10 +123,9 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
         if end == start:
             continue
         if blocker == NOTHING and not waited:  # most tiles of most traces
-            both = (code & ALL_BUT_MICROBATCH) << MICROBATCH_SHIFT | mate & ALL_BUT_MICROBATCH
-            if both not in plain:
-                plain[both] = shapes.make(code, mate, False, False)
-            letter, other, shape = plain[both]
+            if (made := plain[number]) is None:
+                made = plain[number] = shapes.make(code, mate, False, False)
+            letter, other, shape = made
             microbatch = code >> MICROBATCH_SHIFT
             if mate == NO_MATE:
                 yield start, end, f"{letter}{microbatch}", shape, (microbatch,)
@@ -130,8 +133,7 @@ def _run(shapes: _Shapes, steps: range, free: int) -> Iterator[Slice]:
             second = mate >> MICROBATCH_SHIFT
             yield start, end, f"{letter}{microbatch}{other}{second}", shape, (microbatch, second)
             continue
-        alike = mate if mate == NO_MATE else mate & ALL_BUT_MICROBATCH
-        key = (code & ALL_BUT_MICROBATCH, alike, waited != 0, blocker != NOTHING)
+        key = (*sorts[number], waited != 0, blocker != NOTHING)
         try:
             letter, other, shape = known[key]
         except KeyError:

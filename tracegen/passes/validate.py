@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
-from operator import lt, rshift
+from itertools import pairwise, repeat
+from operator import le, lt, rshift
 
 from tracegen.alike import alike
 from tracegen.deps import NOTHING, blocked, cycle, index, waits
@@ -197,6 +197,10 @@ def _missing_one(
 
 
 def _out_of_order(program: Program) -> Iterator[str]:
+    made = index(program)
+    columns = (made.forward, made.gradient, made.weight)
+    if made.unique and all(all(map(le, a, b)) for a, b in pairwise(columns)):
+        return
     own = waits(program).own
     if all(map(lt, own, range(len(program)))):
         return
