@@ -224,6 +224,28 @@ def test_the_graph_of_a_measured_step_gives_its_times(
         assert told.what_if.makespan(change) == told.what_if.replayed(change), change
 
 
+@pytest.mark.parametrize(
+    ("late", "waits"),
+    [
+        (["F1"], "rank 0, action 2: 0B1 waits for rank 0, action 3: 0F1"),
+        # F1 of rank 0 after B0, which needs that of rank 1, which there comes after F1.
+        (["F1", "B1"], "rank 1, action 1: 1F1 waits for rank 0, action 2: 0F1"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(tmp_path: Path, late: list[str], waits: str) -> None:
+    write(replay(compile("gpipe", 2, 2, communication=False), Costs()), tmp_path / "a.json")
+    trace = json.loads((tmp_path / "a.json").read_text())
+    tiles = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"].get("rank") == 0]
+    assert [tile["name"] for tile in tiles] == ["F0", "F1", "BP0", "BP1"]
+    for tile in tiles:
+        if tile["name"].replace("BP", "B") in late:
+            tile["ts"] += 1_000_000
+    (tmp_path / "b.json").write_text(json.dumps(trace))
+    told = refusal("explain", tmp_path / "b.json")
+    assert told.startswith("gpipe: its ranks cannot have run their actions in this order:")
+    assert waits in told
+
+
 def test_a_trace_that_was_predicted_is_known_as_such(tmp_path: Path) -> None:
     line = replay(compile("zbv", 2, 4, communication=False), Costs(alpha_us=50))
     write(line, tmp_path / "a.json")

@@ -17,6 +17,18 @@ from tracegen.deps import NOTHING
 from tracegen.work import Work
 
 
+class CycleError(Exception):
+    """Jobs wait for each other in a circle.
+
+    Attributes:
+        waits: (job, job that it waits for), less what the order of a stream says.
+    """
+
+    def __init__(self, waits: list[tuple[int, int]]) -> None:
+        super().__init__(waits)
+        self.waits = waits
+
+
 class Graph:
     """The jobs of a Work whose order on every stream is fixed.
 
@@ -69,8 +81,25 @@ class Graph:
                 left[target] -= 1
                 if not left[target]:
                     agenda.append(target)
-        assert len(order) == len(left)
+        if len(order) != len(left):
+            raise CycleError(self._cycle(left))
         return order
+
+    def _cycle(self, left: array[int]) -> list[tuple[int, int]]:
+        """Of jobs that wait for each other in a circle, (job, a result it waits for) in order.
+
+        Args:
+            left: by job, for how many of those in the circle or behind it.
+        """
+        job = next(job for job, count in enumerate(left) if count)
+        seen: dict[int, int] = {}
+        path: list[tuple[int, int, int]] = []
+        while job not in seen:
+            seen[job] = len(path)
+            source, _, at = next(wait for wait in self.waits(job) if left[wait[0]])
+            path.append((job, source, at))
+            job = source
+        return [(job, source) for job, source, at in path[seen[job] :] if at != NOTHING]
 
     @cached_property
     def slack(self) -> array[int]:

@@ -9,10 +9,12 @@ from functools import cached_property
 from tracegen import engine
 from tracegen.analysis import timed
 from tracegen.analysis.changes import FASTER, LESS, PAIR, Change, changes, with_change
-from tracegen.analysis.graph import Graph
-from tracegen.errors import TracegenError
+from tracegen.analysis.graph import CycleError, Graph
+from tracegen.deps import waits
+from tracegen.errors import ProgramError, TracegenError
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT
 from tracegen.mode import Mode
+from tracegen.passes.validate import where
 from tracegen.timeline import Timeline
 from tracegen.times import Times
 from tracegen.work import Work, lower
@@ -50,6 +52,25 @@ def predicted(line: Timeline) -> Timeline | None:
     return replace(again, config=line.config) if same else None
 
 
+def _measured(line: Timeline) -> Graph:
+    """The graph of a measured timeline.
+
+    Raises:
+        ProgramError: if its ranks cannot have run their actions in the order it says.
+    """
+    try:
+        return Graph(timed.work_of(line))
+    except CycleError as error:
+        program, needs = line.program, waits(line.program)
+        rank_of = program.rank_of_step
+        every = ((step, need) for step in range(len(program)) for need in needs.of(step))
+        found = [(a, b) for a, b in every if b > a and rank_of(a) == rank_of(b)]
+        found = found or [(a, b) for a, b in error.waits if b != a - 1]
+        problems = [f"{where(program, a)} waits for {where(program, b)}" for a, b in found]
+        why = "its ranks cannot have run their actions in this order"
+        raise ProgramError(f"{program.name}: {why}", problems) from None
+
+
 class WhatIf:
     """A timeline under changes.
 
@@ -61,6 +82,8 @@ class WhatIf:
     def __init__(self, line: Timeline, measured: bool) -> None:
         self.line, self.measured = line, measured
         self.mode = Mode.from_dict(line.config.get("replay", {}))
+        if measured:
+            _ = self.graph  # which refuses what cannot be
 
     @property
     def from_slack(self) -> bool:
@@ -71,7 +94,7 @@ class WhatIf:
     def graph(self) -> Graph | None:
         line = self.line
         if self.measured:
-            return Graph(timed.work_of(line))
+            return _measured(line)
         alone = line.kernels is None and not line.collectives and not any(line.held)
         plain = self.mode == Mode() and alone
         if not plain or self.times.links_queue:
