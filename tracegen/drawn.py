@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import compress
-from operator import eq
 
 from tracegen import memory, metrics
 from tracegen.alike import alike
@@ -30,14 +28,13 @@ def arrows(line: Timeline) -> Iterator[Arrow]:
     Of a trace that was read, those it has; else one for every transfer between
     ranks both of whose tiles take time.
     """
-    program, start, end = line.program, line.start_ns, line.end_ns
+    program = line.program
     if line.found is not None:
         for source, target, name in line.found.arrows:
             yield program.rank_of_step(source), source, program.rank_of_step(target), target, name
         return
-    needs = waits(program)
+    needs, empty = waits(program), line.empty
     before, after = _other_ranks(program)
-    empty = set(compress(range(len(start)), map(eq, start, end)))
     for rank, stream in enumerate(program.ranks):
         base = program.offsets[rank]
         steps = slice(base, base + len(stream))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
-from operator import eq, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from tracegen import __version__, metrics
@@ -131,13 +131,13 @@ def about(line: Timeline) -> dict[str, Any]:
 
 def _zero_length(line: Timeline) -> list[list[list[Any]]]:
     """By rank, [action, start in µs, what it waited for] of every action without a tile."""
-    start, end, program = line.start_ns, line.end_ns, line.program
+    start, program = line.start_ns, line.program
     rows: list[list[list[Any]]] = [[] for _ in program.ranks]
-    if not any(map(eq, start, end)):
+    if not line.empty:
         return rows
     for rank, (stream, base) in enumerate(zip(program.ranks, program.offsets, strict=False)):
         for step in range(base, base + len(stream)):
-            if start[step] == end[step]:
+            if step in line.empty:
                 row = [str(stream[step - base]), start[step] / 1000]
                 waited = metrics.waited_for(line, rank, step)
                 rows[rank].append([*row, waited] if waited else row)

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress, count
+from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracegen.collective import Span, common, length
@@ -112,6 +114,13 @@ class Timeline:
         for held in (*self.held, *self.collectives):
             ends = max(ends, max((one.end_ns for one in held), default=0))
         return ends if self.kernels is None else max(ends, self.kernels.end_of_all_ns)
+
+    @cached_property
+    def empty(self) -> frozenset[int]:
+        """The steps that take no time, and so have no tile."""
+        if not any(map(eq, self.start_ns, self.end_ns)):  # as in most timelines
+            return frozenset()
+        return frozenset(compress(count(), map(eq, self.start_ns, self.end_ns)))
 
     @cached_property
     def idle_ns(self) -> list[int]:
