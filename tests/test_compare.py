@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -350,7 +351,9 @@ def test_sorting(by: str) -> None:
 
 
 def test_what_a_model_sends_for_nothing_is_said() -> None:
-    about = ("compare", "-s", "1f1b", *MODEL)
+    links = "no --bandwidth is given: what ranks send takes no time, nor does replicas' sum\n"
+    assert links in run("compare", "-s", "1f1b", *MODEL).stdout
+    about = ("compare", "-s", "1f1b", *MODEL, "--bandwidth", 25)
     free = "no --{0}-bandwidth is given: what --{0} devices send takes no time\n"
     assert "no --" not in run(*about).stdout
     assert free.format("tensor") in run(*about, "--tensor", 2).stdout
@@ -524,6 +527,36 @@ def test_a_sweep_without_a_row_writes_nothing_and_says_why(tmp_path: Path) -> No
     found = run("compare", "-s", "dualpipe", "--sweep", "m=3", "-o", kept)
     assert (found.exit_code, found.stdout, kept.read_text()) == (2, "", "before")
     assert "not possible: dualpipe at p=4 m=3: m is a multiple of 2" in found.stderr
+
+
+def test_as_much_memory_buys_one_thing_however_it_is_rounded() -> None:
+    fits = replace(figures("1f1b", 2, 2), peak_at_weight=2, makespan_us=30.0)
+    slower = replace(fits, peak_at_weight=8589934591.999996, makespan_us=25.0)
+    faster = replace(fits, peak_at_weight=8589934592.0, makespan_us=20.0)
+    found = advise([fits, slower, faster], Wanted(2))
+    assert found is not None
+    assert [(step.limit, step.saves_us) for step in found.steps] == [(8589934592.0, 10.0)]
+
+
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_no_figure_of_a_table_is_cut(width: int) -> None:
+    big = ("--model-layers", 32, "--hidden", 4096, "--seq", 4096, "--flops", 400, "--vocab", 128000)
+    for more, limit in (((), 6), (big, "300GiB")):
+        for command in (("compare",), ("advise", "--memory-limit", limit)):
+            shown = run(*command, *more, "-m", 8, width=width)
+            assert shown.exit_code == 0
+            assert "\N{HORIZONTAL ELLIPSIS}" not in shown.stdout
+            assert "no room for: " in shown.stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in run("explain", "zbv", "--top", 30, width=40).stdout
+
+
+def test_bytes_that_are_no_gib_are_said_as_bytes() -> None:
+    said = run("advise", "--memory-limit", 80, *MODEL).stdout
+    assert "nothing fits 80 bytes; the least that does is " in said
+    assert (
+        "nothing fits 0.50 GiB"
+        in run("advise", "--memory-limit", "0.5GiB", "--activation-bytes", 2**32).stdout
+    )
 
 
 def test_one_model_at_every_p() -> None:

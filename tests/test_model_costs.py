@@ -309,6 +309,23 @@ def test_data_parallelism_sums_gradients_by_a_ring() -> None:
     assert costs.grad_sync_us == pytest.approx([2 * (3 / 4) * 2 * weights / (50 * 1e3)] * 2)
 
 
+@pytest.mark.parametrize("pipes", [2, 4])
+def test_crossing_chains_sum_their_gradients_by_a_ring(pipes: int) -> None:
+    """A rank of Chimera's f pipes sends 2 (f - 1)/f of each of its stages' gradients."""
+    found = model(bandwidth_GBps=25)
+    weights = model().parameters()[0] * 8 / 4  # of two of eight layers
+    us = 2 * (pipes - 1) / pipes * 2 * weights / (25 * 1e3)
+    assert found.costs(both_ways(4, pipes)).replica_sync_us == pytest.approx([us] * 4 * pipes)
+    assert found.costs(loop(4, 1)).replica_sync_us == 0
+    assert model().costs(both_ways(4, pipes)).replica_sync_us == 0  # no link, no time
+    with_sum, without = (
+        measured(Size("chimera", 4, 8, pipes=pipes), one) for one in (found, model(alpha_us=0))
+    )
+    assert isinstance(with_sum, Figures)
+    assert isinstance(without, Figures)
+    assert with_sum.makespan_us - without.makespan_us >= us * pipes
+
+
 def test_tensor_before_data_before_pipeline() -> None:
     found = model(**GPT3, tensor=8, data=4, recompute="selective")
     moved = found.traffic(loop(8, 1), 32)

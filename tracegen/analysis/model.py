@@ -46,6 +46,10 @@ are gathered, (d - 1)/d of their bytes; with 3 they are held only where PyTorch'
 whole, the shards being the optimizer's. Gradients are whole until REDUCE_GRAD, which ends their
 accumulation over the microbatches, so that at the peak 2 holds what 1 does.
 
+Where chains cross, each has the whole model: a stage's gradients are summed over the chains by a
+ring too, over a device's link to other ranks, 2 (c - 1)/c of their bytes with c chains (Li and
+Hoefler, Chimera, arXiv:2107.06925, section 3.2), once all have come to it.
+
 So in a step tensor parallelism moves most and the pipeline
 least: the widest links go to the first, then to data, then to the pipeline.
 """
@@ -212,14 +216,17 @@ class Model:
         counts = self.stages(chain_length(placement))
         every = list(counts) * len(placement.chains)
         weights = self._by_stage(counts, *self.parameters()) * len(placement.chains)
-        m = num_microbatches / len(placement.chains)
+        chains = len(placement.chains)
+        m = num_microbatches / chains
         size, ranks = BYTES[self.dtype], range(max(placement.ranks) + 1)
         again = 1.5 if self.recompute == "full" else 1.0
         previous, following = placement.neighbours()
         tensor, data, pipeline = ([0.0 for _ in ranks] for _ in range(3))
         for stage, rank in enumerate(placement.ranks):
             tensor[rank] += m * every[stage] * again * self._layer_bytes()
-            data[rank] += 2 * (self.data - 1) / self.data * size * weights[stage] / self.tensor
+            gradients = size * weights[stage] / self.tensor
+            data[rank] += 2 * (self.data - 1) / self.data * gradients
+            pipeline[rank] += 2 * (chains - 1) / chains * gradients
             for other in (previous[stage], following[stage]):
                 if other >= 0 and placement.ranks[other] != rank:
                     pipeline[rank] += m * size * self.tokens * self.hidden / self.tensor
@@ -258,6 +265,9 @@ class Model:
             times["grad_sync_us"] = [passes * ring * count for count in weights] * chains
             if self.zero:
                 times["unshard_us"] = [ring * count for count in weights] * chains
+        if chains > 1 and self.bandwidth_GBps is not None:
+            ring = 2 * (chains - 1) / chains * size / (self.bandwidth_GBps * 1e3)
+            times["replica_sync_us"] = [ring * count for count in weights] * chains
         return Costs(
             **times,
             activation_bytes=[amount / t for amount in held] * chains,

@@ -167,3 +167,5 @@ def _free(base: Base) -> Iterator[str]:
     for name in ("tensor", "data"):
         if getattr(base.given, name, 1) > 1 and getattr(base.given, f"{name}_GBps") is None:
             yield f"no --{name}-bandwidth is given: what --{name} devices send takes no time"
+    if getattr(base.given, "layers", 0) and base.given.bandwidth_GBps is None:
+        yield "no --bandwidth is given: what ranks send takes no time, nor does replicas' sum"
