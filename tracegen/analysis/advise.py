@@ -152,6 +152,8 @@ def _of_candidates(every: Sequence[Figures], limit: float, at: str, unit: float)
     for row in sorted(rows, key=lambda row: (needs(row, at), row.makespan_us)):
         fastest = steps[-1].figures.makespan_us if steps else time
         if row.makespan_us < fastest and not same(row.makespan_us, fastest):
+            if steps and same(steps[-1].limit, needs(row, at)):
+                del steps[-1]  # as much memory, rounded in another way
             steps.append(Step(needs(row, at), row, time - row.makespan_us))
     within = [step for step in steps if _within(step.limit, limit + unit)]
     return Advice(

@@ -40,7 +40,17 @@ COLUMNS = {
 SHARES = ("bubble_ratio", "bubble_overhead", "span_rate")
 TIMES = ("makespan_us", "exposed_us")
 # What is left out first where there is no room.
-LEAST_MISSED = ("bubble_ratio", "span_rate", "peak_at_input", "exposed_us", "transfers", "weights")
+LEAST_MISSED = (
+    "bubble_ratio",
+    "span_rate",
+    "peak_at_input",
+    "exposed_us",
+    "transfers",
+    "weights",
+    "bubble_overhead",
+    "peak_at_weight",
+    "held_at_weight",
+)
 HELD = ("peak_at_input", "peak_at_weight", "weights", "held_at_weight")
 
 

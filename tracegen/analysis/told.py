@@ -98,7 +98,7 @@ def chain_text(chain: list[Piece]) -> str:
 def gain_table(gains: list[Gain], whole: int, count: int) -> Table:
     """What the best changes buy."""
     table = _table("what", "buys", "of the makespan")
-    table.columns[0].justify = "left"
+    table.columns[0].justify, table.columns[0].no_wrap = "left", False
     for gain in gains[:count]:
         if gain.saves_ns > 0:
             share = f"{gain.saves_ns / whole:.3%}"

@@ -230,9 +230,10 @@ def _print_model(out: Console, row: Figures, base: Base) -> None:
 def _memory(size: float, base: Base) -> str:
     from tracegen.memory import UNITS
 
-    if in_bytes(base):
-        return f"{size / UNITS['GiB']:.2f} GiB"
-    return f"{size:g} 1F1B stages"
+    if not in_bytes(base):
+        return f"{size:g} 1F1B stages"
+    gib = size / UNITS["GiB"]
+    return f"{gib:.2f} GiB" if gib >= 0.01 else f"{size:.15g} bytes"
 
 
 def _named(row: Figures) -> str:
