@@ -21,7 +21,7 @@ from tracegen.schedule import schedule
     paper="arXiv:2104.04473",
     stages_per_rank=None,
     needs="m a multiple of max(1, m div p)",
-    aliases=("interleaved", "vpp"),
+    aliases=("interleaved", "vpp", "1f1b-interleaved", "1f1b-vpp"),
 )
 def interleaved_1f1b(rank: int, pipe: Pipe) -> Order:
     R, M, V = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank

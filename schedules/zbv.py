@@ -14,7 +14,7 @@ from tracegen.schedule import schedule
     paper="arXiv:2401.10241",
     place=v_shape,
     stages_per_rank=2,
-    aliases=("zbv-zero-bubble",),
+    aliases=("zbv-zero-bubble", "zero-bubble-v"),
 )
 def zbv(rank: int, pipe: Pipe) -> Order:
     R = pipe.num_ranks

@@ -20,6 +20,7 @@ import pytest
 from command import SCRIPT, process, refusal, run
 from golden import SHIPPED
 
+from tracegen import view
 from tracegen.files import write_text
 
 every_schedule = pytest.mark.parametrize("name", SHIPPED)
@@ -368,6 +369,15 @@ def test_colour_only_where_it_is_wanted() -> None:
     assert on_a_terminal("show", "1f1b", NO_COLOR="1") == plain
     assert on_a_terminal("show", "1f1b", TERM="dumb") == plain
     assert b"\x1b" not in process("show", "1f1b", cwd=Path.cwd()).stdout
+
+
+def test_sixteen_colours_tell_the_kinds_apart() -> None:
+    """Of those, the nearest to the usual colours would be two yellows and greys."""
+    shown = on_a_terminal("show", "zbv", TERM="xterm", COLORTERM="")
+    for letter, colour in (("F", b"30;43"), ("I", b"37;44"), ("W", b"30;42")):
+        assert b"\x1b[%sm %s \x1b[0m" % (colour, letter.encode()) in shown
+    assert b"\x1b[37;41m B \x1b[0m" in on_a_terminal("show", "1f1b", TERM="xterm", COLORTERM="")
+    assert set(view.STANDARD) == set(view.KINDS)
 
 
 EVERY_KIND = [

@@ -45,6 +45,12 @@ def test_a_users_own_schedule() -> None:
     assert run("check", "mine.py").stdout == ("mine.py: sound: p=4 m=8 v=1, loop placement\n")
 
 
+def test_a_schedule_needs_no_paper() -> None:
+    (found,) = registry.load_file(Path(mine(MINE.replace(', paper="none"', ""))))
+    assert (found.name, found.paper) == ("mine", "")
+    assert run("run", "-s", "mine.py", "-p", 2, "-m", 2).exit_code == 0
+
+
 ORDER = MINE.partition("    (stage,)")[0]
 
 
@@ -61,8 +67,8 @@ ORDER = MINE.partition("    (stage,)")[0]
             "./mine.py defines 2 schedules (mine, other); keep one",
         ),
         (
-            MINE.replace(', paper="none"', ""),
-            "mine.py, line 5: TypeError: schedule() missing 1 required keyword-only argument: 'pa",
+            MINE.replace('"mine", ', ""),
+            "mine.py, line 5: TypeError: schedule() missing 1 required positional argument: 'name",
         ),
         (f"{ORDER}    return 1 / 0\n", "mine, rank 0, {here}, line 7: ZeroDivisionError: division"),
         (f"{ORDER}    pass\n", "mine, rank 0: its order is None; return a list of slots"),
@@ -119,7 +125,7 @@ def plugins(tmp_path: Path) -> Path:
     """A folder for the path, of installed distributions: one good, one broken, one that clashes."""
     site = tmp_path / "site"
     for name, text in (
-        ("good", MINE.replace('"mine"', '"offered"')),
+        ("good", MINE.replace('"mine", paper="none"', '"offered"')),
         ("broken", "raise RuntimeError('not today')\n"),
         ("leaving", "raise SystemExit('bye')\n"),
         ("clash", MINE.replace('"mine"', '"1f1b"')),
@@ -150,7 +156,7 @@ def test_plugins_are_found_and_broken_ones_stop_nothing(plugins: Path, tmp_path:
     done = process("list", cwd=tmp_path, **path)
     assert done.returncode == 0
     assert done.stderr.decode().splitlines() == [f"warning: {problem}" for problem in PROBLEMS]
-    assert b"\noffered\n" in done.stdout
+    assert b"\noffered\n    v = 1\n" in done.stdout
     done = process("run", "-s", "brokn", cwd=tmp_path, **path)
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[1:] == [f"  {problem}" for problem in PROBLEMS]

@@ -25,7 +25,7 @@ class Schedule:
 
     Attributes:
         name: as typed, lower case with hyphens.
-        paper: arXiv id or other short reference.
+        paper: arXiv id or other short reference; empty where there is none.
         order: (rank, pipe) -> what that rank does, in order.
         place: (p, v) -> where the stages are.
         stages_per_rank: v, or None where it is the user's choice.
@@ -219,7 +219,7 @@ def _nearest(symbol: str, value: int, good: Callable[[int], bool]) -> list[str]:
 def schedule(
     name: str,
     *,
-    paper: str,
+    paper: str = "",
     place: Place = loop,
     stages_per_rank: int | None = 1,
     default_stages_per_rank: int = 2,

@@ -8,7 +8,7 @@ narrow for the number beside the letter, numbers have a line of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -46,6 +46,20 @@ KINDS: dict[int | str, tuple[str, str, str, str]] = {
     COMBINE: ("c", ".", "black on #d9c7a0", "combine"),
     GATHER: ("u", ":", "black on #9fd3b0", "unshard"),
     REDUCE: ("r", ".", "black on #d9c7a0", "reduce gradients"),
+}
+
+# On a terminal of 16 colours: the nearest of those would be greys and two yellows.
+STANDARD: dict[int | str, str] = {
+    FORWARD: "black on yellow",
+    FULL: "white on red",
+    INPUT: "white on blue",
+    WEIGHT: "black on green",
+    RECOMPUTE: "black on bright_magenta",
+    PAIR: "white on magenta",
+    DISPATCH: "black on cyan",
+    COMBINE: "black on white",
+    GATHER: "black on cyan",
+    REDUCE: "black on white",
 }
 
 MAX_RANKS = 48
@@ -155,6 +169,15 @@ def _labels(kind: int | str, code: int, mate: int) -> tuple[str, ...]:
     )
 
 
+def colours(console: Console) -> Mapping[int | str, str] | None:
+    """The colour of each kind on a terminal; None where it shows none."""
+    if console.color_system is None or console.no_color:
+        return None
+    if console.color_system in ("standard", "windows"):
+        return STANDARD
+    return {kind: colour for kind, (_, _, colour, _) in KINDS.items()}
+
+
 class Tiling:
     """The ranks below each other, time across, scaled to the console's width."""
 
@@ -163,31 +186,31 @@ class Tiling:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         p = self.line.program.num_ranks
-        coloured = console.color_system is not None and not console.no_color
+        shades = colours(console)
         digits = len(str(p - 1))
         margin = len("rank ") + digits + 1
         columns = scale(self.line, max(8, options.max_width - margin - 1))
         shown = p if p <= MAX_RANKS else MAX_RANKS - 1
         rows = [tiles(self.line, rank, columns) for rank in range(shown)]
-        two_lines = not coloured and 2 * sum(map(_is_tight, chain(*rows))) > sum(map(len, rows))
+        two_lines = shades is None and 2 * sum(map(_is_tight, chain(*rows))) > sum(map(len, rows))
         for rank, row in enumerate(rows):
-            yield _row(f"rank {rank:>{digits}} ", row, coloured)
+            yield _row(f"rank {rank:>{digits}} ", row, shades)
             if self.line.kernels is not None or self.line.collectives:
                 beside = communication(self.line, rank, columns)
-                yield _row("comm".ljust(margin), beside, coloured)
+                yield _row("comm".ljust(margin), beside, shades)
             if two_lines:
                 yield _numbers(" " * margin, row)
         if shown < p:
             yield Text(f"... and {p - shown} more ranks")
         yield _axis(margin, columns, self.line.makespan_ns)
-        yield from _legend(self.line, coloured, options.max_width)
+        yield from _legend(self.line, shades, options.max_width)
 
 
-def _row(name: str, row: list[Tile], coloured: bool) -> Text:
+def _row(name: str, row: list[Tile], shades: Mapping[int | str, str] | None) -> Text:
     text, at = Text(name, no_wrap=True, overflow="crop"), 0
     for tile in row:
         text.append(" " * (tile.left - at))
-        text.append(*_face(tile, coloured))
+        text.append(*_face(tile, shades))
         at = tile.right
     return text
 
@@ -208,14 +231,14 @@ def _numbers(margin: str, row: list[Tile]) -> Text:
     return text
 
 
-def _face(tile: Tile, coloured: bool) -> tuple[str, Style | None]:
+def _face(tile: Tile, shades: Mapping[int | str, str] | None) -> tuple[str, Style | None]:
     width = tile.right - tile.left
-    letter, fill, colour, _ = KINDS[tile.kind]
-    if coloured:
+    letter, fill = KINDS[tile.kind][:2]
+    if shades is not None:
         label = next(label for label in (*tile.labels[1:], "") if len(label) <= width)
         if tile.kind == PAIR and len(tile.labels[0]) < width:
             label = tile.labels[0]
-        return label.center(width), Style.parse(colour)
+        return label.center(width), Style.parse(shades[tile.kind])
     label = next(x for x in (tile.labels[0] or letter, letter[:1]) if len(x) <= width)
     return label.ljust(width, fill), None
 
@@ -225,7 +248,7 @@ def _axis(margin: int, columns: int, makespan_ns: int) -> Text:
     return Text(" " * margin + "0" + end.rjust(max(len(end) + 1, columns - 1)), no_wrap=True)
 
 
-def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
+def _legend(line: Timeline, shades: Mapping[int | str, str] | None, width: int) -> Iterator[Text]:
     """What the tiles are, in as few lines as that takes."""
     present = {
         code & KIND_MASK if mate == NO_MATE else PAIR
@@ -238,10 +261,12 @@ def _legend(line: Timeline, coloured: bool, width: int) -> Iterator[Text]:
         present.add(RECOMPUTE)
     present |= {GATHER if _gathers(one) else REDUCE for ran in line.collectives for one in ran}
     text = Text()
-    for letter, fill, colour, name in (KINDS[kind] for kind in KINDS if kind in present):
+    for kind, (letter, fill, _, name) in KINDS.items():
+        if kind not in present:
+            continue
         entry = Text(f"{letter}{fill}")
-        if coloured:
-            entry = Text().append(f" {letter} ", colour)
+        if shades is not None:
+            entry = Text().append(f" {letter} ", shades[kind])
         entry.append(f" {name}")
         if text and len(text) + len(entry) + 3 > width:
             yield text

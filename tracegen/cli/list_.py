@@ -42,7 +42,7 @@ def command(as_json: bool) -> None:
         facts = ", ".join(filter(None, (v, s.needs, s.paper)))
         facts += f"; also called {', '.join(s.aliases)}" if s.aliases else ""
         out.print(Text(s.name, "bold"))
-        for line in (f"{s.summary}.", facts):
+        for line in filter(None, (s.summary and f"{s.summary}.", facts)):
             lines = fill(
                 line,
                 out.width,
