@@ -317,7 +317,15 @@ def test_compare_sorts_marks_and_lists_what_is_impossible() -> None:
 
 def test_figures_without_room_are_named() -> None:
     shown = run("compare", "-s", "gpipe", "-p", 2, "-m", 3, width=60).stdout.splitlines()
-    assert shown[4].rstrip() == "no room for: bubble ratio, span rate, peak input"
+    assert shown[4].rstrip() == "no room for: span rate, peak input, transfers"
+
+
+def test_the_bubble_is_shown_in_80_columns() -> None:
+    wide = ("--model-layers", 32, "--hidden", 4096, "--seq", 4096, "--flops", 400)
+    for command in (("compare",), ("advise", "--memory-limit", "300GiB")):
+        shown = run(*command, *wide, width=80).stdout
+        assert " makespan  bubble " in shown or " makespan bubble " in shown
+        assert "no room for: span rate, peak input" in shown
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--sweep", "m=8,16")])

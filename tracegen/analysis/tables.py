@@ -41,13 +41,13 @@ SHARES = ("bubble_ratio", "bubble_overhead", "span_rate")
 TIMES = ("makespan_us", "exposed_us")
 # What is left out first where there is no room.
 LEAST_MISSED = (
-    "bubble_ratio",
     "span_rate",
     "peak_at_input",
-    "exposed_us",
     "transfers",
+    "exposed_us",
     "weights",
     "bubble_overhead",
+    "bubble_ratio",
     "peak_at_weight",
     "held_at_weight",
 )
