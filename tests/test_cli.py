@@ -360,9 +360,10 @@ def test_what_is_no_schedule_or_trace_is_told_apart() -> None:
     stdin = "-: standard input is not read; give a name or a file"
     for command in ("check", "show", "explain", "export"):
         assert refusal(command, "-").endswith(stdin)
-    assert refusal("run", "-s", "-").endswith(stdin)
     folder = "folder is a folder; a schedule's file ends in .py or .csv"
-    assert refusal("run", "-s", "folder").endswith(folder)
+    for command in (("run",), ("compare",), ("advise", "--memory-limit", 6)):
+        assert refusal(*command, "-s", "-") == stdin
+        assert refusal(*command, "-s", "folder") == folder
     made = "folder: it is a folder; `tracegen import` makes a trace of the profiles in it"
     assert refusal("stats", "folder") == refusal("query", "folder", "select 1") == made
     none = "no.json: no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"

@@ -45,6 +45,19 @@ def test_a_users_own_schedule() -> None:
     assert run("check", "mine.py").stdout == ("mine.py: sound: p=4 m=8 v=1, loop placement\n")
 
 
+def test_a_file_without_its_ending_is_no_typo_of_a_schedules_name() -> None:
+    mine(MINE)
+    for command in ("run", "compare"):
+        assert refusal(command, "-s", "mine") == (
+            "no schedule 'mine'; of the file give the whole name: mine.py"
+        )
+    Path("mine.csv").touch()
+    assert refusal("show", "./mine").startswith("./mine: no such file; a schedule's file ends in ")
+    assert refusal("export", "./mine") == (
+        "no schedule './mine'; of the file give the whole name: ./mine.py or ./mine.csv"
+    )
+
+
 def test_a_schedule_needs_no_paper() -> None:
     (found,) = registry.load_file(Path(mine(MINE.replace(', paper="none"', ""))))
     assert (found.name, found.paper) == ("mine", "")

@@ -148,19 +148,29 @@ def find(name_or_path: str) -> Schedule:
         known = _by_plain_name(named)
     if (hit := known.get(_plain(name_or_path))) is not None:
         return hit
-    if Path(name_or_path).is_file():
-        raise UnknownSchedule(f"{name_or_path} is no schedule; {SCHEDULES_ARE}")
-    typed = _plain(name_or_path)
-    swapped = [name for name in known if sorted(name) == sorted(typed)]
+    raise UnknownSchedule(_unknown(name_or_path, known) + "".join(f"\n  {p}" for p in problems))
+
+
+def _unknown(name: str, known: dict[str, Schedule]) -> str:
+    """What is wrong with a name that no schedule has, and what may be meant."""
+    if name == "-":
+        return "-: standard input is not read; give a name or a file"
+    if os.path.isdir(name):
+        return f"{name} is a folder; a schedule's file ends in .py or .csv"
+    if Path(name).is_file():
+        return f"{name} is no schedule; {SCHEDULES_ARE}"
+    if files := [file for file in (f"{name}.py", f"{name}.csv") if Path(file).is_file()]:
+        return f"no schedule {name!r}; of the file give the whole name: {' or '.join(files)}"
     from difflib import get_close_matches
 
-    close = swapped or get_close_matches(typed, known, n=1)
-    every = f"there are {', '.join(sorted(named))}"
-    hint = f"did you mean {known[close[0]].name!r}?" if close else every
-    also = "".join(f"\n  {problem}" for problem in problems)
-    if not close and (os.sep in name_or_path or Path(name_or_path).suffix):
-        raise UnknownSchedule(f"{name_or_path}: no such file; {SCHEDULES_ARE}{also}")
-    raise UnknownSchedule(f"no schedule {name_or_path!r}; {hint}{also}")
+    typed = _plain(name)
+    swapped = [other for other in known if sorted(other) == sorted(typed)]
+    if close := swapped or get_close_matches(typed, known, n=1):
+        return f"no schedule {name!r}; did you mean {known[close[0]].name!r}?"
+    if os.sep in name or Path(name).suffix:
+        return f"{name}: no such file; {SCHEDULES_ARE}"
+    every = sorted({schedule.name for schedule in known.values()})
+    return f"no schedule {name!r}; there are {', '.join(every)}"
 
 
 def _plain(name: str) -> str:

@@ -185,7 +185,6 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
     """The program that the size options ask for, compute only."""
     from tracegen.compiler import compile
 
-    _refuse_no_file(schedule)
     v, pipes = options["stages_per_rank"], options["pipes"]
     if None not in (v, pipes) and v != pipes:
         raise click.UsageError("-v and --pipes say the same of a schedule; give one of them")
@@ -199,16 +198,6 @@ def program_of(schedule: str, options: dict[str, Any]) -> Program:
         forward_only=options["forward_only"],
         communication=False,
     )
-
-
-def _refuse_no_file(schedule: str) -> None:
-    """Refuse standard input and folders, which nobody means as the name of a schedule."""
-    if schedule == "-":
-        raise click.UsageError("-: standard input is not read; give a name or a file")
-    if os.path.isdir(schedule) and not _is_schedule(schedule):
-        raise click.UsageError(
-            f"{schedule} is a folder; a schedule's file ends in {' or '.join(SCHEDULES)}"
-        )
 
 
 def _check_crossing(schedule: str, ranks: int | None, pipes: int) -> None:
