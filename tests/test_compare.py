@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from command import refusal, run
+from command import SCRIPT, refusal, run
 from golden import SHIPPED, golden
 from hypothesis import given
 from hypothesis import strategies as st
@@ -328,6 +333,15 @@ def test_the_bubble_is_shown_in_80_columns() -> None:
         assert "no room for: span rate, peak input" in shown
 
 
+@pytest.mark.parametrize(("option", "name"), [("-p", "p"), ("--microbatches", "m"), ("-v", "v")])
+@pytest.mark.parametrize("values", ["4,8", "4..64"])
+def test_several_sizes_are_swept(option: str, name: str, values: str) -> None:
+    assert refusal("compare", option, values).endswith(
+        f": '{values}' is not one number; several are swept: --sweep {name}={values}"
+    )
+    assert refusal("compare", option, "x,4").endswith(": 'x,4' is not a valid integer range.")
+
+
 @pytest.mark.parametrize("more", [(), ("--json",), ("--sweep", "m=8,16")])
 def test_nothing_that_is_possible_is_no_answer(more: tuple[str, ...]) -> None:
     found = run("compare", "-s", "dualpipe", "-p", 3, *more)
@@ -565,6 +579,33 @@ def test_bytes_that_are_no_gib_are_said_as_bytes() -> None:
         "nothing fits 0.50 GiB"
         in run("advise", "--memory-limit", "0.5GiB", "--activation-bytes", 2**32).stdout
     )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_no_process_of_a_sweep_outlives_it(tmp_path: Path, name: str, seconds: float) -> None:
+    """Ctrl-C goes to all of them, SIGKILL to the first alone; stderr is open until all are gone."""
+    many = ("p=8,16", "m=64..512+8", "v=1..4", "-j", "2", "-o", "rows.csv")
+    with subprocess.Popen(
+        [SCRIPT, "compare", "--sweep", *many],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        time.sleep(seconds)
+        if name == "SIGINT":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.kill()
+        try:
+            said = process.communicate(timeout=20)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == (130 if name == "SIGINT" else -9)
+    assert b"Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_model_at_every_p() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any
 
 from tracegen.analysis.grid import Axis, Base, Point
@@ -50,15 +53,46 @@ def sweep(
             done(len(found))
         return found
     # Started afresh: a copy of this process would copy its threads' locks too.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _end_with_parent) as pool:
         try:
-            for rows in pool.map(_measure, pieces):
-                found += rows
+            with _deaf():
+                futures = [pool.submit(_measure, piece) for piece in pieces]
+            for future in futures:
+                found += future.result()
                 done(len(found))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Not cancelled: a pool whose processes end is at odds with what is cancelled.
+            for process in active_children():
+                process.terminate()
             raise
     return found
+
+
+def _end_with_parent() -> None:
+    """As a process of the pool: end when the one that started it has, however it did."""
+
+    def wait() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started within the block hear nothing of Ctrl-C: their parent ends them.
+
+    One that heard it while it was starting could leave the pool waiting for ever.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _actions(point: Point) -> int:
