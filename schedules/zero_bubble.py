@@ -12,9 +12,7 @@ from tracegen.order import Cell, Order, Pipe, Slot, W
 from tracegen.schedule import schedule
 
 
-@schedule(
-    "zb-h1", paper="arXiv:2401.10241", aliases=("zero-bubble", "zb", "zb-1p", "zero-bubble-h1")
-)
+@schedule("zb-h1", paper="arXiv:2401.10241", aliases=("zero-bubble", "zb", "zb-1p"))
 def zb_h1(rank: int, pipe: Pipe) -> Order:
     """ZB-H1: 1F1B with its weight gradients moved into the drain, at 1F1B's memory."""
     R, M = pipe.num_ranks, pipe.num_microbatches
@@ -22,7 +20,7 @@ def zb_h1(rank: int, pipe: Pipe) -> Order:
     return with_late_weights([stage.F] * M, [stage.I] * M, warmup=R - 1 - rank, late=rank)
 
 
-@schedule("zb-h2", paper="arXiv:2401.10241", aliases=("zb-2p", "zero-bubble-h2"))
+@schedule("zb-h2", paper="arXiv:2401.10241", aliases=("zb-2p",))
 def zb_h2(rank: int, pipe: Pipe) -> Order:
     """ZB-H2: forwards enough before the first backward for no bubble, at twice 1F1B's memory."""
     R, M = pipe.num_ranks, pipe.num_microbatches

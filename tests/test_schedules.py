@@ -98,7 +98,6 @@ def test_no_two_schedules_answer_to_one_name() -> None:
         ("1f1b_interleaved", "interleaved-1f1b"),
         ("1f1b-vpp", "interleaved-1f1b"),
         ("zbh1", "zb-h1"),
-        ("zero-bubble-h2", "zb-h2"),
         ("zero-bubble-v", "zbv"),
         ("zerobubble", "zb-h1"),
         ("ZB1P", "zb-h1"),
