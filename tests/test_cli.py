@@ -405,6 +405,20 @@ def test_a_file_whose_name_says_no_format_is_told_which_are_read() -> None:
     )
 
 
+def test_diff_says_which_command_takes_schedules() -> None:
+    Path("mine.py").touch()
+    Path("gpipe").touch()
+    for golden, new in (("1f1b", "zbv"), ("mine.py", "DualPipe")):
+        assert refusal("diff", golden, new) == (
+            f"{golden} and {new} are schedules, no traces; two schedules are held against each "
+            f"other by `tracegen compare -s {golden},{new}`"
+        )
+    one = "is a schedule, no trace; `tracegen run -s {0} -o {1}.json` writes one"
+    assert refusal("diff", "gpipe", "1f1b") == f"1f1b {one.format('1f1b', '1f1b')}"
+    assert refusal("diff", "mine.py", "no.json") == f"mine.py {one.format('mine.py', 'mine')}"
+    assert refusal("diff", "no.json", "qqqqq").startswith("no.json: No such file or directory; ")
+
+
 def test_run_says_how_a_schedule_is_given() -> None:
     said = "unexpected '1f1b'; a schedule is given as --schedule NAME"
     assert said in run("run", "1f1b").stderr

@@ -246,7 +246,7 @@ def test_a_link_is_followed() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("no/x.json", "no/x.json: cannot be written: No such file or directory"),
+        ("no/x.json", "no/x.json: cannot be written: there is no folder no"),
         ("folder.json", "folder.json: cannot be written: Is a directory"),
         ("loop.json", "loop.json: cannot be written: a loop of symbolic links"),
         (f"{'x' * 300}.json", f"{'x' * 300}.json: cannot be written: File name too long"),
@@ -260,6 +260,29 @@ def test_targets_that_cannot_be_written(target: str, message: str) -> None:
 
 def test_a_name_that_is_no_traces() -> None:
     assert refusal("run", "-s", "1f1b", "-o", "x.txt").startswith("x.txt: a trace's name ends in ")
+    for kind in ("svg", "html"):
+        assert refusal("run", "-s", "1f1b", "-o", f"x.{kind}") == (
+            f"x.{kind}: a trace's name ends in .json or .json.gz or .pftrace; "
+            f"`tracegen show --{kind}` writes pictures"
+        )
+
+
+@pytest.mark.parametrize(
+    ("request_", "target", "said"),
+    [
+        ("export 1f1b -o", "x.json", "export writes CSV; name it .csv"),
+        ("run -s 1f1b --save-order", "x.json", "--save-order writes CSV; name it .csv"),
+        ("solve -p 2 -m 2 --save-order", "x.json", "--save-order writes CSV; name it .csv"),
+        ("compare -s 1f1b --save-costs", "x.json", "--save-costs writes TOML; name it .toml"),
+        ("compare --sweep m=4 --bubble-svg", "x.png", "--bubble-svg writes SVG; name it .svg"),
+        ("compare --sweep m=4 --frontier-svg", "x.png", "--frontier-svg writes SVG; name it .svg"),
+        ("show 1f1b --svg", "x.png", "--svg writes SVG; name it .svg"),
+        ("show 1f1b --html", "x.htm.gz", "--html writes HTML; name it .html"),
+    ],
+)
+def test_what_a_name_says_is_another_format(request_: str, target: str, said: str) -> None:
+    assert refusal(*request_.split(), target).endswith(f"Error: {target}: {said}")
+    assert not list(Path.cwd().iterdir())
 
 
 def test_an_existing_file_survives_a_failure(tmp_path: Path) -> None:

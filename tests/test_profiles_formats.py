@@ -255,6 +255,21 @@ def test_a_folder_named_as_a_schedule_does_not_hide_it() -> None:
     assert refusal("show", "zbv/").startswith("zbv/: the folder holds no profile; expected torch")
 
 
+def test_a_folder_of_folders_names_those_that_hold_profiles() -> None:
+    runs = Path("runs")
+    runs.mkdir()
+    for name in "abcdefg":
+        (runs / name).mkdir()
+        (runs / name / "rank0.sqlite").touch()
+    (runs / "none").mkdir()
+    (runs / "other").mkdir()
+    (runs / "other" / "config.json").write_text("{}")
+    assert refusal("import", "runs") == (
+        "runs: the folder holds no profile; those in it do: give one of runs/a, runs/b, runs/c, "
+        "runs/d, runs/e and 2 more"
+    )
+
+
 def test_requests_that_cannot_be_carried_out() -> None:
     assert refusal("import", "nothing.json") == (
         "nothing.json: no such file; expected a folder, files or a pattern of torch profiler "

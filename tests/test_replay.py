@@ -296,3 +296,17 @@ def test_wrong_types_are_refused_by_name() -> None:
     assert str(costs.value) == (
         "costs = {'f_us': 1} are no Costs; use Costs(...) or Costs.from_dict(...)"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("1f1b", "1f1b: it is no Program; tracegen.compile('1f1b') makes one"),
+        (Path("mine.py"), "mine.py: it is no Program; tracegen.compile('mine.py') makes one"),
+        (None, "NoneType: it is no Program; tracegen.compile makes one"),
+    ],
+)
+def test_what_is_no_program_is_told_what_makes_one(given: object, said: str) -> None:
+    with pytest.raises(ProgramError) as error:
+        replay(given)  # type: ignore[arg-type]
+    assert str(error.value) == said

@@ -64,7 +64,9 @@ def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:
         FileError: if the name has another ending or the file cannot be written.
     """
     if not is_special(target) and not str(target).endswith(SUFFIXES):
-        raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}")
+        kind = Path(target).suffix[1:].lower()
+        hint = f"; `tracegen show --{kind}` writes pictures" if kind in ("svg", "html") else ""
+        raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}{hint}")
     if str(target).endswith(PROTO):
         from tracegen import emit_proto
 

@@ -14,13 +14,14 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from tracegen import longest_path
 from tracegen.clock import PENDING, Clock, Run
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
-from tracegen.errors import CostError
+from tracegen.errors import CostError, ProgramError
 from tracegen.ir import Program
 from tracegen.memory import peaks
 from tracegen.mode import Mode
@@ -67,6 +68,8 @@ def replay(
         DeadlockError: if it cannot finish.
         CostError: if the costs do not fit the program, or the mode is none.
     """
+    if not isinstance(program, Program):
+        raise ProgramError(*_no_program(program))
     mode, costs = Mode(p2p, p2p_order, dispatch, steps, sync), Costs() if costs is None else costs
     if not isinstance(costs, Costs):
         raise CostError(f"costs = {costs!r} are no Costs; use Costs(...) or Costs.from_dict(...)")
@@ -85,6 +88,13 @@ def replay(
         return _replay_plain(program.compute_only(), costs, times)
     except OverflowError:
         raise CostError("the times exceed 2**63 ns, 292 years; use smaller costs") from None
+
+
+def _no_program(given: object) -> tuple[str, list[str]]:
+    """What is wrong with what is given in a program's place, such as a schedule's name."""
+    if isinstance(given, str | PathLike):
+        return str(given), [f"it is no Program; tracegen.compile({str(given)!r}) makes one"]
+    return type(given).__name__, ["it is no Program; tracegen.compile makes one"]
 
 
 def is_plain(program: Program, times: Times, mode: Mode) -> bool:

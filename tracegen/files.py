@@ -141,7 +141,13 @@ def opened(target: str | Path) -> Iterator[IO[bytes]]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise FileError(f"{target}: cannot be written: {error.strerror or error}") from None
+        raise FileError(f"{target}: cannot be written: {_why(path, error)}") from None
+
+
+def _why(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and not path.parent.exists():
+        return f"there is no folder {path.parent}"
+    return error.strerror or str(error)
 
 
 def _resolved(path: Path) -> Path:

@@ -279,7 +279,7 @@ def is_trace(name: str) -> bool:
     """
     if name.endswith(TRACES):
         return True
-    if name.endswith(SCHEDULES) or _is_schedule(name):
+    if name.endswith(SCHEDULES) or is_schedule(name):
         return False
     if os.path.isdir(name):
         return True
@@ -300,7 +300,7 @@ def _is_pattern(name: str) -> bool:
     return any(letter in name for letter in "*?[")
 
 
-def _is_schedule(name: str) -> bool:
+def is_schedule(name: str) -> bool:
     """Whether a schedule has that name; a folder's or a file's of the same name is `./NAME`."""
     from tracegen import registry
     from tracegen.errors import UnknownSchedule
@@ -369,6 +369,12 @@ def not_itself(source: str, target: str) -> None:
         and Path(target).resolve() == Path(source).resolve()
     ):
         raise click.UsageError(f"{target} is what is being read; give another file to write")
+
+
+def check_ending(target: str, what: str, ending: str) -> None:
+    """Refuse to write what the target's name says is another format; gzipped it is the same."""
+    if Path(target.removesuffix(".gz")).suffix.lower() not in ("", ending):
+        raise click.UsageError(f"{target}: {what} writes {ending[1:].upper()}; name it {ending}")
 
 
 def say(message: str, quiet: bool = False) -> None:

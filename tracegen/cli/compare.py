@@ -9,7 +9,7 @@ import click
 
 from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
-from tracegen.cli.common import console, say
+from tracegen.cli.common import check_ending, console, say
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
@@ -32,19 +32,36 @@ SORTS = (
     "exposed",
 )
 
-FROM_1 = click.IntRange(min=1)
+
+class Count(click.IntRange):
+    """A number from 1 on; of several it is said how they are swept."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        parts = str(value).replace("..", ",").split(",")
+        if param is not None and len(parts) > 1 and parts[0].strip().isdecimal():
+            swept = f"--sweep {param.opts[0][1:]}={value}"
+            self.fail(f"{value!r} is not one number; several are swept: {swept}", param)
+        return super().convert(value, param, ctx)
+
+
+COUNT = Count(min=1)
 
 
 @click.command("compare", cls=Sectioned)
 @click.option(
     "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Which; all unless given."
 )
-@click.option("-p", "--ranks", type=FROM_1, metavar="P", help="Ranks; 4 unless given.")
+@click.option("-p", "--ranks", type=COUNT, metavar="P", help="Ranks; 4 unless given.")
 @click.option(
-    "-m", "--microbatches", type=FROM_1, metavar="M", help="Microbatches; 2p unless given."
+    "-m", "--microbatches", type=COUNT, metavar="M", help="Microbatches; 2p unless given."
 )
-@click.option("-v", "--stages-per-rank", type=FROM_1, metavar="V", help="Where it is a choice.")
-@click.option("--pipes", type=FROM_1, metavar="N", help="The same for pipes that cross (chimera).")
+@click.option("-v", "--stages-per-rank", type=COUNT, metavar="V", help="Where it is a choice.")
+@click.option(
+    "--pipes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The same for pipes that cross (chimera).",
+)
 @choosing_options
 @click.option("--sort", "by", type=click.Choice(SORTS), help="By makespan unless given.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object.")
@@ -175,6 +192,7 @@ def _save_costs(sizes: list[Size], base: Base, target: str) -> None:
 
     if len(sizes) != 1:
         raise click.UsageError(f"--save-costs is of one schedule, not {len(sizes)}; give one by -s")
+    check_ending(target, "--save-costs", ".toml")
     cost_file.write(sizes[0], base.source(sizes[0].p), target)
     if target != "-":
         say(f"wrote {target}")
@@ -197,8 +215,7 @@ def _sweep(
 
     axes = list(grid.axes(texts))
     target = options["output"]
-    if target is not None:
-        tables.check_target(target)
+    _check_targets(options)
     size = _size(options)
     ranks = [axis.values for axis in axes if axis.name == "p"]
     base = base_of(options, int(min(ranks[0])) if ranks else None)
@@ -222,6 +239,17 @@ def _sweep(
             say(reason)
     if not rows:
         raise SystemExit(2)
+
+
+def _check_targets(options: dict[str, Any]) -> None:
+    """Refuse names that say another format than is written, before the work is done."""
+    from tracegen.analysis import tables
+
+    if options["output"] is not None:
+        tables.check_target(options["output"])
+    for name in ("bubble_svg", "frontier_svg"):
+        if options[name] is not None:
+            check_ending(options[name], f"--{name.replace('_', '-')}", ".svg")
 
 
 def _measured(points: Any, base: Base, jobs: int | None) -> list[Figures | Impossible]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tracegen.cli import progress
-from tracegen.cli.common import not_itself, say, warn
+from tracegen.cli.common import TRACES, is_schedule, not_itself, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,7 @@ def command(
     from tracegen.profiles.door import read_any
 
     Tolerance.parse(times)
+    _refuse_schedules(golden, new)
     for path in (golden, new):
         not_itself(path, overlay or "-")
     sides = []
@@ -73,6 +76,33 @@ def command(
     _echo(_report(found, form, golden))
     if not found.same:
         raise SystemExit(1)
+
+
+def _refuse_schedules(golden: str, new: str) -> None:
+    """Refuse the names of schedules, and say which command takes them.
+
+    Raises:
+        FileError: if one is a schedule's and no file's.
+    """
+    from tracegen.errors import FileError
+
+    named = [name for name in (golden, new) if _is_schedule(name)]
+    if len(named) == 2:
+        raise FileError(
+            f"{golden} and {new} are schedules, no traces; two schedules are held against each "
+            f"other by `tracegen compare -s {golden},{new}`"
+        )
+    if named:
+        raise FileError(
+            f"{named[0]} is a schedule, no trace; `tracegen run -s {named[0]} -o "
+            f"{Path(named[0]).stem}.json` writes one"
+        )
+
+
+def _is_schedule(name: str) -> bool:
+    if name.endswith(TRACES) or os.path.exists(name):
+        return name.endswith(".py")
+    return is_schedule(name)
 
 
 def _report(found: object, form: str, golden: str) -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import sections
-from tracegen.cli.common import mode_of, say
+from tracegen.cli.common import check_ending, mode_of, say
 from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def replayed(
     from tracegen.errors import DeadlockError
     from tracegen.mode import Mode
 
+    if options["save_order"]:
+        check_ending(options["save_order"], "--save-order", ".csv")
     mode = mode_of(options, like.mode if like else None)
     looks = _looks(options, like)
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracegen.cli import progress
 from tracegen.cli.common import (
+    check_ending,
     console,
     cost_options,
     not_itself,
@@ -91,9 +91,7 @@ def _check_target(source: str, target: str | None, ending: str) -> None:
     if target is None:
         return
     not_itself(source, target)
-    if Path(target).suffix.lower() not in ("", ending):
-        option = ending.replace(".", "--")
-        raise click.UsageError(f"{target}: {option} writes {ending[1:].upper()}; name it {ending}")
+    check_ending(target, ending.replace(".", "--"), ending)
 
 
 def _svg(line: Timeline, target: str, width: int | None, look: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import click
 
 from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options
-from tracegen.cli.common import console, say
+from tracegen.cli.common import check_ending, console, say
 from tracegen.cli.replaying import limit_of, memory_options
 from tracegen.cli.sections import Sectioned
 
@@ -66,6 +66,8 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
+    if save_order is not None:
+        check_ending(save_order, "--save-order", ".csv")
     problem, costs, limit = _asked(options)
     answer = _answer(problem, options)
     line = _line(answer, costs, limit)

@@ -15,6 +15,7 @@ from tracegen.profiles.stream import first_keys
 
 KINETO, MEGATRON, NSYS, CHROME = "torch profiler", "Megatron-LM timers", "nsys", "chrome trace"
 STRAGGLERS = "StragglerAnalysis timeline"
+SHOWN = 5
 SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3", ".db")
 
 
@@ -68,9 +69,9 @@ EXPECTED = (
 def _files(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
-        found = [p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
+        found = _named_so(path)
         if not found:
-            raise FileError(f"{name}: the folder holds no profile; expected {EXPECTED}")
+            raise FileError(f"{name}: the folder holds no profile; {_below(path)}")
         # Other JSON beside profiles, such as a configuration, or a tiling made of them.
         profiles = [p for p in found if _format(p) != CHROME]
         return profiles or found
@@ -80,6 +81,27 @@ def _files(name: str) -> list[Path]:
         return found
     what = "no file is so named" if glob.has_magic(name) else "no such file"
     raise FileError(f"{name}: {what}; expected a folder, files or a pattern of {EXPECTED}")
+
+
+def _named_so(folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
+
+
+def _below(folder: Path) -> str:
+    """Which folders in it hold profiles; else what is expected."""
+    folders = sorted(p for p in folder.iterdir() if p.is_dir())
+    holding = [str(p) for p in folders if _holds_profiles(p)]
+    if not holding:
+        return f"expected {EXPECTED}"
+    more = f" and {len(holding) - SHOWN} more" if len(holding) > SHOWN else ""
+    return f"those in it do: give one of {', '.join(holding[:SHOWN])}{more}"
+
+
+def _holds_profiles(folder: Path) -> bool:
+    try:
+        return any(_format(p) != CHROME for p in _named_so(folder))
+    except (OSError, FileError):  # nobody asked for it
+        return False
 
 
 def _format(path: Path) -> str:
