@@ -259,6 +259,13 @@ def test_a_reader_that_has_seen_enough() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("command", ["list", "compare", "show zbv"])
+def test_a_reader_that_has_seen_enough_of_a_table(command: str) -> None:
+    text = f"{SCRIPT} {command} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[1:], done.stderr) == (["0"], "")
+
+
 @pytest.mark.parametrize(
     ("redirect", "message"),
     [

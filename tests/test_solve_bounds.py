@@ -89,6 +89,37 @@ def test_which_of_two_is_first_rules_out_no_order(
 
 
 @needs_solver
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mirror_image_is_looked_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least value is the same where both of two mirror images may be found."""
+    rng = random.Random(seed)
+    p, m = rng.choice([(2, 2), (2, 4), (4, 2)])
+    f, i, w = ([rng.randint(1, 9) for _ in range(p)] * 2 for _ in range(3))
+    limit = None if seed % 2 else p + 1.0
+    objective = ("makespan", "span")[seed // 2 % 2]
+    problem = asked(both_ways(p, 2), m, costs(f, i, w, rng.choice([0, 2])), objective, limit)
+    assert exact.mirrored(problem)
+    orders = filter(None, (construct(problem, rule) for rule in rules(problem)))
+    known = max(orders, key=lambda order: value(problem, order) or 0)
+    worst = value(problem, known)
+    assert worst is not None
+    least = [exact.solve(problem, known, worst, 0, exact.Effort(work=20)).bound]
+    monkeypatch.setattr(exact, "mirrored", lambda _: False)
+    least.append(exact.solve(problem, known, worst, 0, exact.Effort(work=20)).bound)
+    assert least[0] == least[1]
+
+
+def test_what_has_no_mirror_image() -> None:
+    apart = costs([1, 2, 3, 4], 1, 1, 0)  # the second chain is slower than the first
+    for place, m, given in (
+        (both_ways(2, 2), 2, apart),
+        (both_ways(4, 4), 4, costs(1, 1, 1, 0)),
+        (v_shape(2, 2), 2, costs(1, 1, 1, 0)),
+    ):
+        assert not exact.mirrored(asked(place, m, given))
+
+
+@needs_solver
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(7, 150))
 def test_nothing_is_below_the_bound_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

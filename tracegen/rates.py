@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tracegen.errors import CostError
 
-# No device and no link comes near these.
+# No device and no link comes near these. 10**9 GB/s is what people write for a link without limit.
 MOST_TFLOPS = 10**6
-MOST_GBPS = 10**6
+MOST_GBPS = 10**9
 
 
 def check_rate(name: str, value: float) -> None:

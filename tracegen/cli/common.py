@@ -358,7 +358,12 @@ def console(stderr: bool = False) -> Console:
     """A console as wide as the terminal."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            """The command line ends as for any other reader that has seen enough."""
+            raise BrokenPipeError
+
+    return Screen(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
 def not_itself(source: str, target: str) -> None:

@@ -38,7 +38,7 @@ OBJECTIVES = ("makespan", "span", "steady")
 @memory_options
 @click.option("--no-solver", is_flag=True, help="The heuristics alone, even with OR-tools there.")
 @click.option(
-    "--effort", type=click.FloatRange(0), metavar="N", help="Of the solver; 10 unless given."
+    "--effort", type=click.FloatRange(0), metavar="N", help="Of the solver; 15 unless given."
 )
 @click.option(
     "--time-limit",

@@ -13,6 +13,9 @@ too. That rules out no order: of two actions that do not overlap, one is first. 
 before b, so is what is before a of its kind and stage, and b before what is after it. The solver
 can learn about these variables, and so refutes in seconds what it does not in minutes by
 start times alone.
+
+Two chains that cross are often each other's mirror image. Then so is every order of another,
+and only those are looked at in which the first chain's second stage begins first.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class Effort:
         most_actions: leave larger problems alone.
     """
 
-    work: float | None = 10.0
+    work: float | None = 15.0
     seconds: float | None = None
     most_actions: int = 3000
 
@@ -149,6 +152,12 @@ class _Model:
         for rank, row in enumerate(known):
             self._one_at_a_time(row)
             self._room(rank)
+        if mirrored(problem):
+            one, other = (
+                (chain[min(1, len(chain) - 1)] * KINDS + F) * problem.num_microbatches
+                for chain in place.chains
+            )
+            self.model.add(self.start[one] <= self.start[other])
         self._objective(value, bound)
 
     def _starts(self, known: Order) -> dict[int, Any]:
@@ -265,6 +274,24 @@ class _Model:
                 last = (stage * KINDS + problem.kinds[-1]) * m + problem.count[stage] - 1
                 model.add(whole >= self.start[last] + self.length[last] - begin)
         model.minimize(whole)
+
+
+def mirrored(problem: Problem) -> bool:
+    """Whether two chains that change places, and their ranks with them, leave the same problem."""
+    place, room = problem.placement, problem.room
+    if len(place.chains) != 2 or len(set(map(len, place.chains))) != 1:
+        return False
+    pairs = list(zip(*place.chains, strict=True))
+    pairs += [(other, one) for one, other in pairs]
+    columns = [*problem.ns, *problem.change, problem.lag_forward, problem.lag_backward]
+    if any(
+        column[one] != column[other] for column in (*columns, problem.count) for one, other in pairs
+    ):
+        return False
+    image = {place.ranks[one]: place.ranks[other] for one, other in pairs}
+    if any(image[place.ranks[one]] != place.ranks[other] for one, other in pairs):
+        return False
+    return room is None or all(room[rank] == room[other] for rank, other in image.items())
 
 
 def better(problem: Problem, found: Found, value: int) -> int | None:
