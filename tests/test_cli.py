@@ -576,6 +576,20 @@ def test_an_option_that_changes_nothing_is_said(schedule: str, options: str, fla
     assert found.stderr.startswith(f"warning: {flag} changes nothing: ")
 
 
+@pytest.mark.parametrize(("p", "others"), [(3, "stage 2 takes"), (5, "stages 2 to 4 take")])
+def test_costs_of_fewer_stages_are_named(tmp_path: Path, p: int, others: str) -> None:
+    costs = tmp_path / "of_two.toml"
+    costs.write_text("[stage.0]\nf_us = 2000\n[stage.1]\nf_us = 2000\n")
+    about = ("run", "-s", "1f1b", "--no-trace", "--costs", costs)
+    assert run(*about, "-p", p).stderr == (
+        f"warning: the costs are of 2 stages, the program has {p}: "
+        f"{others} the default, 1 ms an F, I or W\n"
+    )
+    assert run(*about, "-p", 2).stderr == ""
+    costs.write_text("f_us = 500\n[stage.0]\nf_us = 2000\n[stage.1]\nf_us = 2000\n")
+    assert run(*about, "-p", p).stderr == ""
+
+
 def test_sharding_without_its_collectives_is_said() -> None:
     said = "warning: --zero changes nothing: no --unshard or --grad-sync is given\n"
     shards = ("run", "-s", "1f1b", "--no-trace", "--zero", 3)

@@ -103,6 +103,23 @@ def warn_of_idle(program: Program, costs: Costs, options: dict[str, Any], quiet:
     for name, (flag, why, useless) in idle.items():
         if options[name] and useless:
             say(f"warning: {flag} changes nothing: {why}", quiet)
+    _warn_of_other_stages(program, costs, quiet)
+
+
+def _warn_of_other_stages(program: Program, costs: Costs, quiet: bool) -> None:
+    """Say so where costs seem to be of a program of fewer stages, as `calibrate` writes them."""
+    from tracegen.times import of_number
+
+    known, count = len(costs.stage), program.num_stages
+    every = all("f_us" in of_number(costs.stage, stage) for stage in range(known))
+    if costs.f_us is None and 1 < known < count and every:
+        several = f"stages {known} to {count - 1} take"
+        others = several if count - known > 1 else f"stage {known} takes"
+        say(
+            f"warning: the costs are of {known} stages, the program has {count}: "
+            f"{others} the default, 1 ms an F, I or W",
+            quiet,
+        )
 
 
 def _has_collectives(costs: Costs) -> bool:
