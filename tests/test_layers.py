@@ -21,7 +21,7 @@ ORDER = """
     rates moe_model moe jitter cost_checks times costs   how long it takes
     kernels collective tail held work clock longest_path sharing    jobs on streams
     kernel_work kernel_line dynamic full_work deadlock full_line
-    timeline recompute memory metrics                    what happened when
+    timeline blame recompute memory metrics              what happened when
     full_replay engine blocks attribution                the replay
     tiles drawn layout_more layout_kernels layout emit_proto emit   traces
     view view_idle ui                                    what people see

@@ -169,8 +169,9 @@ def test_nsys_exports_that_cannot_be_read() -> None:
     line = replayed("gpipe", 1, 2)
     made.nsys(Path("a.sqlite"), line, [0], kernels=False)
     assert refusal("show", "a.sqlite") == (
-        "a.sqlite: none of its NVTX ranges is named as an action; give --name-pattern with the "
-        r"groups stage, op and mb, such as 'stage(?P<stage>\d+) (?P<op>fwd|bwd) mb(?P<mb>\d+)'"
+        "a.sqlite: none of its NVTX ranges is named as an action; give `tracegen import "
+        "--name-pattern` with the groups stage, op and mb, such as "
+        r"'stage(?P<stage>\d+) (?P<op>fwd|bwd) mb(?P<mb>\d+)'"
     )
     Path("b.sqlite").write_bytes(b"nothing of the kind" * 100)
     assert refusal("import", "b.sqlite") == (

@@ -300,7 +300,8 @@ def test_a_trace_without_actions_is_refused_by_name(tmp_path: Path) -> None:
         tracegen.read(path)
     assert str(refusal.value) == (
         f"{path}: it holds 2 slices, such as 'matmul' on process 0 / thread 0, and none says which "
-        "action it is; expected args stage, op and microbatch, names like 2F0, or --name-pattern"
+        "action it is; expected args stage, op and microbatch, names like 2F0, or `tracegen import "
+        "--name-pattern`"
     )
 
 
@@ -473,6 +474,13 @@ def test_name_pattern(
 ) -> None:
     line = tracegen.read(written(tmp_path, events), pattern)
     assert [[str(step) for step in stream] for stream in line.program.ranks] == ranks
+
+
+def test_names_of_pippy(tmp_path: Path) -> None:
+    """Its recorder says F or B, stage, microbatch; accumulation and barriers are no actions."""
+    names = ["F_0,1", "B_0,1", "A_0,1", "S_0,1", "F_0,1,0", "xF_0,1"]
+    line = tracegen.read(written(tmp_path, [slice_(name, at) for at, name in enumerate(names)]))
+    assert [str(step) for step in line.program.ranks[0]] == ["0F1", "0B1"]
 
 
 @pytest.mark.parametrize(

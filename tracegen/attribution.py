@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from tracegen import metrics
+from tracegen import blame, metrics
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.held import Held
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT, SUM_REPLICAS, decode
@@ -155,13 +155,24 @@ class _Gaps:
         about = self.waits_for(step)
         cuts = _transfer(line, self.times, self.rank, step)
         if cuts is None:
-            measured = line.waiting_ns is not None or "executed" in line.config
-            yield Part(now, start, Cause.BETWEEN if measured else Cause.BARRIER, *about)
+            yield Part(now, start, self.of_no_input(step), *about)
             return
-        for cause, until in zip(_ALONG, (*cuts, start), strict=True):
+        made, *moving = cuts
+        ends = (made, blame.receiving_ns(line, step), *moving, start)
+        for cause, until in zip(_ALONG, ends, strict=True):
             until = min(max(until, now), start)
-            yield Part(now, until, cause, *about)
+            yield Part(now, until, cause, *(about[:1] if cause == Cause.BETWEEN else about))
             now = until
+
+    def of_no_input(self, step: int) -> Cause:
+        """Why the rank stands still before a step that waits for no input from another rank.
+
+        A replay's does so at a barrier: at the beginning of a training step, or held by another.
+        """
+        line, program = self.line, self.line.program
+        size = len(program.ranks[self.rank]) // program.num_steps
+        barrier = line.blocker[step] != NOTHING or (step - self.base) % size == 0
+        return Cause.BARRIER if barrier and not blame.is_measured(line) else Cause.BETWEEN
 
     def of_held(self, one: Held, now: int) -> Iterator[Part]:
         """The gap before something that holds the rank, and itself unless it is compute."""
@@ -182,7 +193,8 @@ class _Gaps:
         yield Part(one.met_ns, one.end_ns, Cause.GRADIENTS, text)
 
 
-_ALONG = (Cause.WAIT, Cause.QUEUE, Cause.BANDWIDTH, Cause.LATENCY)
+# What is made before a measured rank comes to its receive did not hold it until then.
+_ALONG = (Cause.WAIT, Cause.BETWEEN, Cause.QUEUE, Cause.BANDWIDTH, Cause.LATENCY)
 
 
 def _transfer(line: Timeline, times: Times, rank: int, step: int) -> tuple[int, int, int] | None:

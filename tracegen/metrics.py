@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tracegen.alike import alike
+from tracegen.blame import causes
 from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import (
     KIND_MASK,
@@ -163,12 +164,12 @@ def critical_path(line: Timeline) -> array[int]:
     """
     if not len(line.end_ns):
         return array("q")
-    firsts = set(line.program.offsets)
+    firsts, cause = set(line.program.offsets), causes(line)
     step = max(range(len(line.end_ns)), key=line.end_ns.__getitem__)
     path = array("q", [step])
     while True:
-        if line.blocker[step] != NOTHING:
-            step = line.blocker[step]
+        if cause[step] != NOTHING:
+            step = cause[step]
         elif step in firsts:
             break
         else:

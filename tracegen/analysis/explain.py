@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tracegen.analysis import timed
+from tracegen import blame
 from tracegen.analysis.what_if import WhatIf, predicted
 from tracegen.deps import NOTHING
 from tracegen.timeline import Timeline
@@ -63,8 +62,8 @@ class Explained:
     """A timeline explained.
 
     Attributes:
-        line: the timeline; of one that was measured, with what each step waited for as its
-            own times say.
+        line: the timeline; of a replay's that was edited, with what each step waited for as its
+            times now say.
         measured: whether no costs give its times.
         what_if: it, under changes.
     """
@@ -72,10 +71,13 @@ class Explained:
     def __init__(self, line: Timeline) -> None:
         again = predicted(line)
         self.measured = again is None
-        self.line = _with_causes(line) if again is None else again
+        if again is None and not blame.is_measured(line):
+            blocker = blame.blockers(line.program, line.start_ns, line.end_ns)
+            line = replace(line, blocker=blocker)
+        self.line = line if again is None else again
         self.what_if = WhatIf(self.line, self.measured)
         self._ranks = self.what_if.rank_of
-        self._firsts = set(line.program.offsets)
+        self._firsts, self._causes = set(line.program.offsets), blame.causes(self.line)
 
     def path(self) -> list[Piece]:
         """The critical path: pieces from 0 to the makespan without a gap between them."""
@@ -110,7 +112,7 @@ class Explained:
 
     def cause(self, step: int) -> int:
         """The step at whose end this one could start, a transfer later; NOTHING at the start."""
-        if (blocker := self.line.blocker[step]) != NOTHING:
+        if (blocker := self._causes[step]) != NOTHING:
             return blocker
         return NOTHING if step in self._firsts else step - 1
 
@@ -128,13 +130,23 @@ class Explained:
                     found.append(Piece(since, now, self._ranks[step], BETWEEN))
                 break
             if (end := line.end_ns[source]) < now:
-                what = BETWEEN if self._ranks[source] == self._ranks[step] else TRANSFER
-                found.append(Piece(max(end, since), now, self._ranks[step], what))
+                found += self._between(step, max(end, since), now)
                 now = max(end, since)
             if now <= since:
                 break
             step = source
         return found[::-1]
+
+    def _between(self, step: int, since: int, until: int) -> Iterator[Piece]:
+        """What lies before a step, last first: its input on its way, and its rank's own time."""
+        line, rank, received = self.line, self._ranks[step], until
+        blocker = line.blocker[step]
+        if blocker != NOTHING and self._ranks[blocker] != rank:
+            received = min(max(blame.receiving_ns(line, step), since), until)
+        if received < until:
+            yield Piece(received, until, rank, TRANSFER)
+        if since < received:
+            yield Piece(since, received, rank, BETWEEN)
 
     def _named(self, step: int) -> tuple[int, str]:
         rank, program = self._ranks[step], self.line.program
@@ -160,18 +172,3 @@ class Explained:
                 found.append(Piece(end, span.start_ns, span.rank, TRANSFER))
             at = source
         yield from reversed(found)
-
-
-def _with_causes(line: Timeline) -> Timeline:
-    """A measured timeline whose steps say what they waited for: what came last, if not its rank."""
-    work, program = timed.work_of(line), line.program
-    blocker = array("q", [NOTHING]) * len(program)
-    for step in range(len(program)):
-        sources = [
-            work.wait_on[at] for at in range(work.first_wait[step], work.first_wait[step + 1])
-        ]
-        sources = [source for source in sources if source < len(program)]
-        last = max(sources, key=line.end_ns.__getitem__, default=NOTHING)
-        if last != NOTHING and last != step - 1:
-            blocker[step] = last
-    return replace(line, blocker=blocker)

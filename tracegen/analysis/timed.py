@@ -1,7 +1,7 @@
 """A timeline's own times -> jobs: the graph of a measured step.
 
-Each step is a job of the duration it had. What held it is what ended last of all
-that it waits for: the step before it on its rank or a result of another. What
+Each step is a job of the duration it had. What held it is what ended last of what
+it is known to have waited for: the step before it on its rank, or a result of another. What
 passed between is kept, as the time of a transfer or of the host. Results that
 came earlier than they were needed take as long as the quickest on their link
 took, if that fits.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 
+from tracegen.blame import causes
 from tracegen.deps import NOTHING, waits
 from tracegen.timeline import Timeline
 from tracegen.work import Queued, Work
@@ -23,7 +24,7 @@ def work_of(line: Timeline) -> Work:
     program, start, end = line.program, line.start_ns, line.end_ns
     needs, steps = waits(program), len(line.program)
     rank_of = [rank for rank, stream in enumerate(program.ranks) for _ in range(len(stream))]
-    firsts = set(program.offsets)
+    firsts, held = set(program.offsets), causes(line)
     before: list[list[int]] = []
     for step in range(steps):
         sources = [source for source in needs.of(step) if rank_of[source] != rank_of[step]]
@@ -36,7 +37,9 @@ def work_of(line: Timeline) -> Work:
             quickest[link] = min(quickest.get(link, took), took)
     first_wait, wait_on, lag = array("q", [0]), array("q"), array("q")
     for step, sources in enumerate(before):
-        last = max(sources, key=end.__getitem__, default=NOTHING)
+        last = held[step] if held[step] in sources else NOTHING if step in firsts else step - 1
+        if last == NOTHING:
+            last = max(sources, key=end.__getitem__, default=NOTHING)
         for source in sources:
             link = (rank_of[source], rank_of[step])
             room = start[step] - end[source]

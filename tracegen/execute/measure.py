@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from statistics import median
 from typing import Any
 
+from tracegen.blame import blockers
 from tracegen.costs import Costs
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import waits
 from tracegen.engine import replay
 from tracegen.errors import ExecuteError
 from tracegen.execute.op_costs import OpCosts
@@ -77,12 +77,13 @@ def measured(program: Program, outcome: Outcome) -> Measurement:
     chosen = sorted(range(len(steps)), key=makespans.__getitem__)[(len(steps) - 1) // 2]
     costs = OpCosts.of_steps(program, [(start, end) for start, end, _ in steps])
     spread = _spread(program, steps, makespans)
-    line = _timeline(program, costs.for_program(program), *steps[chosen])
+    recorded = "recorded" in outcome.about
+    line = _timeline(program, costs.for_program(program), *steps[chosen], recorded)
     uncertainty = max(
         times.uncertainty_ns + offset.uncertainty_ns
         for times, offset in zip(outcome.steps[chosen], outcome.offsets, strict=True)
     )
-    broken = broken_waits(line, 2 * uncertainty, pairs_wait_inside="recorded" in outcome.about)
+    broken = broken_waits(line, 2 * uncertainty, pairs_wait_inside=recorded)
     predicted = replay(program, costs.for_program(program))
     facts = _facts(line, predicted, spread, outcome, uncertainty, broken)
     line = replace(line, config={**line.config, "executed": facts}, beside=predicted)
@@ -158,7 +159,12 @@ def _on_one_axis(program: Program, times: Sequence[StepTimes], outcome: Outcome)
 
 
 def _timeline(
-    program: Program, costs: Costs, start: array[int], end: array[int], wait: array[int]
+    program: Program,
+    costs: Costs,
+    start: array[int],
+    end: array[int],
+    wait: array[int],
+    recorded: bool,
 ) -> Timeline:
     busy = [
         sum(end[a:b]) - sum(start[a:b])
@@ -169,27 +175,11 @@ def _timeline(
         costs,
         start,
         end,
-        _blockers(program, start, end),
+        blockers(program, start, end, wait, pairs_wait_inside=recorded),
         busy,
         peaks(program, costs),
         waiting_ns=wait,
     )
-
-
-def _blockers(program: Program, start: array[int], end: array[int]) -> array[int]:
-    """The result of another rank that came after the rank was free, where one did."""
-    needs, blockers = waits(program), array("q", [NOTHING]) * len(start)
-    for rank in range(program.num_ranks):
-        free = 0
-        for step in range(program.offsets[rank], program.offsets[rank + 1]):
-            ends = [
-                (end[w], w) for w in (needs.forward[step], needs.backward[step]) if w != NOTHING
-            ]
-            latest, source = max(ends, default=(0, NOTHING), key=itemgetter(0))
-            if latest > free:
-                blockers[step] = source
-            free = end[step]
-    return blockers
 
 
 def _spread(program: Program, steps: Sequence[Times], makespans: list[int]) -> Spread:

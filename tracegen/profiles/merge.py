@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from tracegen import compiler, drawn, metrics, torch_csv
-from tracegen.deps import NOTHING, waits
 from tracegen.errors import FileError, ProgramError
 from tracegen.execute.measure import broken_waits, measured
 from tracegen.execute.outcome import Offset, Outcome, StepTimes
@@ -73,7 +72,6 @@ def merge(
         raise FileError(
             f"{ranks[0].path}: on the common time axis {early[0]}; are the files of one run?"
         )
-    _blame_messages(line)
     line.config["executed"].update(_clock_facts(clocks.of_rank, worst, clocks.notes))
     return replace(line, found=_found(line, warnings))
 
@@ -120,16 +118,6 @@ def _say_waits(ranks: Sequence[RankProfile], line: Timeline, warnings: Warnings)
             "inside them, between their forward and their backward's input; a pair is one tile, so "
             "this counts as busy",
         )
-
-
-def _blame_messages(line: Timeline) -> None:
-    """A rank that stood in a receive waited for it, also if its result had been made before."""
-    needs, waiting = waits(line.program), line.waiting_ns
-    assert waiting is not None
-    for step, began in enumerate(waiting):
-        if began != NOTHING and line.blocker[step] == NOTHING and began < line.start_ns[step]:
-            forward = needs.forward[step]
-            line.blocker[step] = forward if forward != NOTHING else needs.backward[step]
 
 
 def _clock_facts(clocks: Sequence[Clock], worst: int, notes: list[str]) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def _tables(base: sqlite3.Connection) -> dict[str, str]:
 def _nothing(path: Path, pattern: str | None) -> str:
     what = "is named as an action" if pattern is None else f"matches --name-pattern {pattern!r}"
     return (
-        f"{path}: none of its NVTX ranges {what}; give --name-pattern with the groups stage, op "
-        r"and mb, such as 'stage(?P<stage>\d+) (?P<op>fwd|bwd) mb(?P<mb>\d+)'"
+        f"{path}: none of its NVTX ranges {what}; give `tracegen import --name-pattern` with "
+        r"the groups stage, op and mb, such as 'stage(?P<stage>\d+) (?P<op>fwd|bwd) mb(?P<mb>\d+)'"
     )
 
 

@@ -42,6 +42,8 @@ _MICROBATCH = ("microbatch", "mb", "microbatch_id", "microbatch_index", "mb_id",
 # The args that say what a slice is that is no action: a message, a sum, a kernel.
 _IDENTITY = ("stage", "microbatch", "layer", "op", "action", "waits_for")
 _OP = ("op", "kind", "computation_type", "phase")
+# What PiPPy's recorder of events calls a stage's work on a microbatch.
+_PIPPY = re.compile(r"([FB])_(\d{1,9}),(\d{1,18})")
 # torch's runtime puts this before the action in the ranges it marks.
 _TORCH_RANGE = "PP:"
 
@@ -74,6 +76,8 @@ class Namer:
         if self._pattern is not None:
             match = self._pattern.search(name)
             return NO_ACTION if match is None else _matched(match)
+        if pippy := _PIPPY.fullmatch(name):
+            name = f"{pippy[2]}{pippy[1]}{pippy[3]}"
         try:
             step = parse(name.removeprefix(_TORCH_RANGE))
         except (ScheduleError, ValueError):

@@ -2,8 +2,8 @@
 
 Of another tool's trace the reader needs to know which stage, op and microbatch a
 slice is: from args `stage`, `op` and `microbatch`, from a name in torch's text
-form (`2F0`: what its `_dump_chrometrace` writes), or by a pattern with named
-groups. Ranks are told apart by the names of threads or processes, the arg
+form (`2F0`: what its `_dump_chrometrace` writes) or PiPPy's (`F_2,0`), or by a
+pattern with named groups. Ranks are told apart by the names of threads or processes, the arg
 `rank`, or their ids. All other slices are kept as rows beside the ranks'.
 """
 
@@ -58,7 +58,7 @@ def read(path: str | Path, name_pattern: str | None = None) -> Timeline:
     odd = "".join(f"\n  {text}" for text in line.found.warnings)
     raise FileError(
         f"{path}: it holds {what}{such}, and none says which action it is; expected args stage, "
-        f"op and microbatch, names like 2F0, or --name-pattern{odd}"
+        f"op and microbatch, names like 2F0, or `tracegen import --name-pattern`{odd}"
     )
 
 
@@ -196,7 +196,8 @@ def _complete(line: Timeline, about: About, found: Found) -> Timeline:
     if about.own and not line.held:
         line = replace(line, held=from_rows.held(line, found.rows))
     if about.own:
-        line = replace(line, hangs=from_rows.hangs(line, found.rows))
+        hangs, waiting = from_rows.hangs(line, found.rows), from_rows.waiting(line, found.rows)
+        line = replace(line, hangs=hangs, waiting_ns=waiting)
     stated, config = about.figures(line)
     return replace(line, found=replace(found, stated=stated), config=config)
 

@@ -37,7 +37,7 @@ from tracegen.ir import (
 )
 from tracegen.kernel_line import Kernels
 from tracegen.kernel_work import Parts
-from tracegen.layout import KERNELS, PIPELINE
+from tracegen.layout import KERNELS, PIPELINE, WAITING
 from tracegen.layout_kernels import STREAM_NAMES, kernel_name
 from tracegen.layout_more import STUCK
 from tracegen.moe import FORWARD, Kernel
@@ -49,6 +49,7 @@ _KERNEL = re.compile(r"stage (\d+), microbatch (\d+), layer (\d+)")
 _KERNELS = {kernel_name(kernel): kernel for kernel in Kernel}
 _NUMBERS = {kind.value: number for kind, number in NUMBER.items()}
 _STUCK = re.compile(r"action (\S+), waits_for (.+)")
+_WAITING = re.compile(r"action (\S+)")
 _HALF = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B)(\d+)")
 
 
@@ -63,6 +64,23 @@ def hangs(line: Timeline, rows: list[Row]) -> list[Hang]:
             if label == STUCK and (said := _STUCK.fullmatch(about)):
                 found.append(Hang(rank, start, end, said[1], said[2]))
     return found
+
+
+def waiting(line: Timeline, rows: list[Row]) -> array[int] | None:
+    """When the rank of each step began to stand in a receive; None if no row says so."""
+    program, named = line.program, {row.name: row for row in rows}
+    found = array("q", [NOTHING]) * len(program)
+    for rank, stream in enumerate(program.ranks):
+        row = named.get(f"{WAITING} / {rank_name(rank, program.num_ranks)}")
+        if row is None:
+            continue
+        steps = {str(one): step for step, one in enumerate(stream, program.offsets[rank])}
+        for start, end, about in zip(row.start_ns, row.end_ns, row.about, strict=False):
+            said = _WAITING.fullmatch(about)
+            step = NOTHING if said is None else steps.get(said[1], NOTHING)
+            if step != NOTHING and end == line.start_ns[step]:
+                found[step] = start
+    return found if any(ns != NOTHING for ns in found) else None
 
 
 def held(line: Timeline, rows: list[Row]) -> list[list[Held]]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from operator import le
 
-from tracegen import torch_csv
+from tracegen import blame, torch_csv
 from tracegen.deps import NOTHING, index
 from tracegen.errors import FileError, ScheduleError
 from tracegen.ir import (
@@ -125,7 +125,7 @@ class Tiles:
             self.about.costs,
             start,
             end,
-            self._blockers(program, rows),
+            self._blockers(program, rows, start, end),
             (self.about.costs.moe and self.about.stated_ns("busy_us", len(rows)))
             or [_busy(row) for row in rows],
             peaks(program, self.about.costs),
@@ -147,11 +147,16 @@ class Tiles:
             )
         return first if first < 0 or (self.ranks and not self.about.own) else 0
 
-    def _blockers(self, program: Program, rows: list[RankRow]) -> array[int]:
-        """The step of each action that a tile says it waited for."""
+    def _blockers(
+        self, program: Program, rows: list[RankRow], start: array[int], end: array[int]
+    ) -> array[int]:
+        """The step of each action that a tile says it waited for.
+
+        Other tools' tiles do not say it; there it follows from the times.
+        """
         blocker = array("q", [NOTHING]) * len(program)
         if not any(any(row.waited) for row in rows):
-            return blocker
+            return blocker if self.about.own else blame.blockers(program, start, end)
         made, M = index(program), program.num_microbatches
         of_kind = {"F": made.forward, "B": made.gradient, "I": made.gradient, "W": made.weight}
         for base, row in zip(program.offsets, rows, strict=False):
