@@ -185,3 +185,19 @@ def test_two_shipped_files_with_one_name_are_refused(tmp_path, monkeypatch):
         registry.shipped()
     first = tmp_path / "gpipe.py"
     assert str(error.value) == f"{copy} defines 'gpipe', as {first} does; give it another name"
+
+
+def test_a_name_too_long_for_a_file_is_a_schedule_that_is_not_known() -> None:
+    for command in (("run", "-s"), ("show",)):
+        assert refusal(*command, "a" * 5000).startswith("no schedule 'aaa")
+
+
+def test_a_shipped_file_that_is_no_schedules_is_not_looked_into(tmp_path, monkeypatch):
+    """As in a listing: names that begin with an underscore are helpers'."""
+    shutil.copy(registry.shipped_dir() / "gpipe.py", tmp_path)
+    text = (tmp_path / "gpipe.py").read_text()
+    (tmp_path / "_helper.py").write_text(text.replace('"gpipe"', '"_helper"'))
+    monkeypatch.setattr(registry, "shipped_dir", lambda: tmp_path)
+    assert registry.find("gpipe").name == "gpipe"
+    with pytest.raises(ScheduleError, match="no schedule '_helper'"):
+        registry.find("_helper")

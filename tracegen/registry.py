@@ -35,7 +35,7 @@ def load_file(path: Path) -> list[Schedule]:
     Raises:
         ScheduleError: if there is no such file, it does not run, or it defines no schedule.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ScheduleError(f"{path}: no such file; expected a Python file with a @schedule")
     package = SHIPPED if path.parent == shipped_dir() else "tracegen.user"
     name = f"{package}.{path.stem}"
@@ -64,7 +64,7 @@ def _at_home(name: str) -> Schedule | None:
     """The shipped schedule whose file has its name: no other file is looked at for it."""
     stem = name.lower().replace("-", "_")
     path = shipped_dir() / f"{stem}.py"
-    if not stem.isidentifier() or not path.is_file():
+    if not stem.isidentifier() or stem.startswith("_") or not os.path.isfile(path):
         return None
     return next((s for s in _loaded(path) if _plain(s.name) == _plain(name)), None)
 
@@ -157,9 +157,9 @@ def _unknown(name: str, known: dict[str, Schedule]) -> str:
         return "-: standard input is not read; give a name or a file"
     if os.path.isdir(name):
         return f"{name} is a folder; a schedule's file ends in .py or .csv"
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return f"{name} is no schedule; {SCHEDULES_ARE}"
-    if files := [file for file in (f"{name}.py", f"{name}.csv") if Path(file).is_file()]:
+    if files := [file for file in (f"{name}.py", f"{name}.csv") if os.path.isfile(file)]:
         return f"no schedule {name!r}; of the file give the whole name: {' or '.join(files)}"
     from difflib import get_close_matches
 
