@@ -201,3 +201,15 @@ def test_a_shipped_file_that_is_no_schedules_is_not_looked_into(tmp_path, monkey
     assert registry.find("gpipe").name == "gpipe"
     with pytest.raises(ScheduleError, match="no schedule '_helper'"):
         registry.find("_helper")
+
+
+def test_a_shipped_file_that_changes_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook beside which somebody edits the checkout."""
+    copy = Path(shutil.copy(registry.shipped_dir() / "gpipe.py", tmp_path))
+    monkeypatch.setattr(registry, "shipped_dir", lambda: tmp_path)
+    before = registry.find("gpipe")
+    assert registry.find("gpipe") is before
+    copy.write_text(copy.read_text().replace("arXiv:1811.06965", "mine"))
+    assert (before.paper, registry.find("gpipe").paper) == ("arXiv:1811.06965", "mine")

@@ -54,9 +54,13 @@ def load_file(path: Path) -> list[Schedule]:
     return _schedules_of(module, str(path))
 
 
-@lru_cache
 def _loaded(path: Path) -> list[Schedule]:
-    """The schedules of a shipped file: a command may ask for one of them more than once."""
+    """The schedules of a shipped file, loaded once for as long as the file stays as it is."""
+    return _loaded_as(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache
+def _loaded_as(path: Path, changed_ns: int) -> list[Schedule]:
     return load_file(path)
 
 
