@@ -1,8 +1,8 @@
 """tracegen against PP-Schedule-Visualization, from a checkout of it, on 1F1B.
 
-    python benchmarks/against_visualizer.py CHECKOUT [--ranks 32] [--microbatches 256,1024,4096]
+    python benchmarks/against_visualizer.py --checkout FOLDER [--microbatches 256,1024,4096]
 
-CHECKOUT is a folder with github.com/Victarry/PP-Schedule-Visualization. Its generator and its
+FOLDER has github.com/Victarry/PP-Schedule-Visualization. Its generator and its
 `execute` are timed, without imports and without its picture, each the median of three;
 tracegen as whole processes, that writes a trace and that writes none. Both must find the
 same makespan. It looks every operation up in its rank's list, so its time grows with m^2.
@@ -39,7 +39,7 @@ def compare(checkout: str, p: int, m: int, folder: Path) -> list[object]:
     size = ("--schedule", "1f1b", "-p", p, "-m", m, "--f", 1000, "--b", 2000)
     whole = medians(tracegen(*size, "-o", folder / "ours.json"))
     bare = medians(tracegen(*size, "--no-trace", "--json"))
-    child = [sys.executable, __file__, checkout, "--steps", str(p), str(m)]
+    child = [sys.executable, __file__, "--checkout", checkout, "--steps", str(p), str(m)]
     theirs = sorted(_said(child) for _ in range(3))[1]
     ours_ms = json.loads(bare.output)["makespan_us"] / 1000
     if ours_ms != theirs[1]:
@@ -68,11 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkout")
+    parser.add_argument("--checkout")
     parser.add_argument("--steps", nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ranks", default="32")
     parser.add_argument("--microbatches", default="256,1024,4096")
     asked = parser.parse_args()
+    if asked.checkout is None:
+        parser.error("the other program has to be there: give --checkout FOLDER")
     if asked.steps:
         visualizer_steps(asked.checkout, *asked.steps)
         return
