@@ -182,7 +182,7 @@ def test_the_command_measures_and_a_replay_reads(tmp_path: Path, alone: bool) ->
 FAULTS = """
 import resource, sys
 import torch
-from tracegen.execute.heap import keep_freed_memory
+from tracegen.execute.host import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def step():

@@ -14,7 +14,7 @@ from tracegen.errors import ExecuteError
 from tracegen.execute.axis import offsets
 from tracegen.execute.clock import Cpu, Cuda, Device
 from tracegen.execute.experts import Shard
-from tracegen.execute.heap import keep_freed_memory
+from tracegen.execute.host import keep_freed_memory, keep_to_own_cores
 from tracegen.execute.outcome import Offset
 
 
@@ -92,6 +92,8 @@ class Session:
         timeout, how = timedelta(seconds=timeout_s), dict[str, Any]()
         if world.address is not None:
             how["init_method"] = f"tcp://{world.address}"
+            if device_name == "cpu":  # torchrun binds its processes itself
+                keep_to_own_cores(world.rank, world.size, torch.get_num_threads())
         try:
             dist.init_process_group(
                 backend,
