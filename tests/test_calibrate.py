@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import sys
 import tomllib
@@ -177,34 +176,3 @@ def test_the_command_measures_and_a_replay_reads(tmp_path: Path, alone: bool) ->
         timeout=60,
     )
     assert json.loads(again.stdout)["makespan_us"] > 0
-
-
-FAULTS = """
-import resource, sys
-import torch
-from tracegen.execute.host import keep_freed_memory
-if sys.argv[1] == "kept":
-    keep_freed_memory()
-def step():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    held = [torch.zeros(2**18) for _ in range(64)]  # 1 MiB each, as a step's activations
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(step(), step(), step())
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-def test_a_step_finds_the_memory_that_the_one_before_freed() -> None:
-    """By the kernel's own count: 64 MiB are 16384 pages of 4 KiB, each a fault when it is new."""
-    kept, given_back = (
-        [
-            int(n)
-            for n in subprocess.run(
-                [sys.executable, "-c", FAULTS, how], capture_output=True, check=True, text=True
-            ).stdout.split()
-        ]
-        for how in ("kept", "given back")
-    )
-    assert kept[0] > 1000
-    assert (kept[1] < kept[0] / 4, kept[2] < kept[0] / 100) == (True, True)
-    assert given_back[1] > given_back[0] / 2  # what glibc does by itself, once its blocks grow

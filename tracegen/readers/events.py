@@ -41,16 +41,6 @@ class Gather:
         self.thread_names: dict[tuple[Id, Id], str] = {}
         self.events = 0
         self._by_raw: dict[tuple[Any, Any], Thread] = {}
-        self._handlers: dict[str, Callable[[dict[str, Any], int], None]] = {
-            "X": self._complete,
-            "B": self._begin,
-            "E": self._end,
-            "C": self._counter,
-            "M": self._meta,
-            "s": self._flow,
-            "t": self._flow,
-            "f": self._flow,
-        }
 
     def feed(self, number: int, events: list[Any], exactly: Callable[[], list[Any]]) -> None:
         """Take the events of a chunk, the first of which has that number.
@@ -58,7 +48,7 @@ class Gather:
         Raises:
             FileError: for an event that no reading would make right, with its number.
         """
-        done, handlers = 0, self._handlers
+        done, handlers = 0, self._handlers()
         self.events = number + len(events)
         while done < len(events):
             try:
@@ -79,6 +69,19 @@ class Gather:
                 ) from None
             except FileError as error:
                 raise FileError(f"{self.path}: {error}") from None
+
+    def _handlers(self) -> dict[str, Callable[[dict[str, Any], int], None]]:
+        """By phase; made anew for each chunk, as what is kept would be a cycle of references."""
+        return {
+            "X": self._complete,
+            "B": self._begin,
+            "E": self._end,
+            "C": self._counter,
+            "M": self._meta,
+            "s": self._flow,
+            "t": self._flow,
+            "f": self._flow,
+        }
 
     def _odd(self, event: Any, number: int) -> None:
         if type(event) is not dict:
