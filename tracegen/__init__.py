@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracegen.emit import write
     from tracegen.engine import replay
     from tracegen.errors import TracegenError
-    from tracegen.execute.recording import record
+    from tracegen.execute.record import record
     from tracegen.ir import Action, Kind, Overlap, Program, StageAction
     from tracegen.moe import MoE
     from tracegen.profiles.door import read
@@ -38,7 +38,7 @@ _HOME = {
     "compile": "compiler",
     "diff": "differ",
     "read": "profiles.door",
-    "record": "execute.recording",
+    "record": "execute.record",
     "replay": "engine",
     "write": "emit",
 }
