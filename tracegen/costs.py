@@ -28,6 +28,7 @@ from tracegen.cost_checks import (
     check_zero,
 )
 from tracegen.errors import CostError
+from tracegen.files import check_path
 from tracegen.ir import Program
 from tracegen.times import DEFAULT_US, DEFAULTS, Each, Times, of_each, of_number, times_at
 
@@ -175,6 +176,9 @@ class Costs:
         Raises:
             CostError: naming the key that is unknown, or the value that is no cost.
         """
+        if not isinstance(data, Mapping):
+            what = f"{type(data).__name__} is no table"
+            raise CostError(f"{where}: {what}; give a dict, such as {{'f_us': 1000}}")
         known = [f.name for f in fields(cls)]
         for key in data:
             if key not in known:
@@ -185,17 +189,19 @@ class Costs:
             raise CostError(f"{where}: {error}") from None
 
     @classmethod
-    def from_toml(cls, path: Path) -> Costs:
+    def from_toml(cls, path: str | Path) -> Costs:
         """Costs of a TOML file, whose keys are the attributes and whose tables are `[stage.3]`,
         `[microbatch.5]`, `[stage.3.microbatch.5]` and `[link."3-4"]`.
 
         Raises:
             CostError: if it cannot be read, is no TOML or holds no costs.
+            FileError: if it is no path.
         """
         import tomllib
 
+        check_path("path", path)
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise CostError(f"{path}: {error.strerror}; expected a TOML file of costs") from None
         except (ValueError, RecursionError) as error:  # TOML's own, and what slips through it

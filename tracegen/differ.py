@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from os import PathLike
 from pathlib import Path
 
 from tracegen.comparison import rest, steps
@@ -10,6 +11,7 @@ from tracegen.comparison import rows as rows_of
 from tracegen.comparison import times as times_of
 from tracegen.comparison.model import Difference, StepChange, Tolerance, What
 from tracegen.deps import NOTHING
+from tracegen.errors import DiffError
 from tracegen.readers.chrome import read_any
 from tracegen.timeline import Timeline
 
@@ -30,10 +32,10 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
 
     Raises:
         FileError: if a trace cannot be read.
-        DiffError: if `times` is none of these.
+        DiffError: if `times` is none of these, or a side neither a timeline nor a path.
     """
     tolerance = Tolerance.parse(times)
-    a, b = _timeline(golden), _timeline(new)
+    a, b = _timeline("golden", golden), _timeline("new", new)
     matching = steps.match(a.program, b.program)
     own, shifted = times_of.compare(a, b, matching, tolerance)
     placed = times_of.passed(a, b, matching, matching.changes)
@@ -67,8 +69,13 @@ def diff(golden: Side, new: Side, times: str = "exact") -> Difference:
     )
 
 
-def _timeline(side: Side) -> Timeline:
-    return side if isinstance(side, Timeline) else read_any(side)
+def _timeline(name: str, side: Side) -> Timeline:
+    if isinstance(side, Timeline):
+        return side
+    if not isinstance(side, str | PathLike):
+        what = f"{type(side).__name__} is neither a Timeline nor a path"
+        raise DiffError(f"{name}: {what}; tracegen.replay or tracegen.read makes a Timeline")
+    return read_any(side)
 
 
 def _ranks(golden: Timeline, new: Timeline, changes: list[StepChange]) -> set[int]:

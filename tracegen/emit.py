@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tracegen.errors import FileError
-from tracegen.files import is_special, write_text
+from tracegen.files import check_path, is_special, write_text
 from tracegen.layout import Layout, Row, Shape, layout
 from tracegen.shape import Series
 from tracegen.timeline import Timeline
@@ -48,6 +48,10 @@ def write(
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
+    if not isinstance(line, Timeline):
+        what = f"{type(line).__name__} is no Timeline"
+        raise FileError(f"line: {what}; tracegen.replay or tracegen.read makes one")
+    check_path("target", target)
     shown = layout(line)
     write_layout(shown if watched is None else watched(shown), target, len(line.program) >= LONG)
 

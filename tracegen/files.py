@@ -18,6 +18,16 @@ from tracegen.errors import FileError
 STDOUT = "-"
 
 
+def check_path(name: str, given: object) -> None:
+    """Refuse what is given in a path's place and is none.
+
+    Raises:
+        FileError: saying what it is.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise FileError(f"{name}: {type(given).__name__} is no path; give a str or a Path")
+
+
 def write_text(target: str | Path, chunks: Iterable[str], rest: Iterable[str] = ()) -> None:
     """Write text as UTF-8 to a file, gzipped where its name ends in .gz, or to stdout for "-".
 

@@ -91,7 +91,7 @@ class Tolerance:
         """
         if text in ("exact", "order-only"):
             return cls(text, 0.0, text == "order-only")
-        if match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)%", text):
+        if match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)%", str(text)):
             return cls(text, float(match[1]) / 100, False)
         raise DiffError(f"times {text!r}: expected exact, order-only or a percentage such as 5%")
 

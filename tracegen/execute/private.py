@@ -55,8 +55,17 @@ def backward_weight(parameters: Iterator[nn.Parameter], rest: list[dict[str, Any
 
 
 def stages_of(schedule: Any) -> Sequence[Any]:
-    """The rank's stages of a torch schedule."""
-    return [schedule._stage] if hasattr(schedule, "_stage") else list(schedule._stages)
+    """The rank's stages of a torch schedule.
+
+    Raises:
+        ExecuteError: if it is none.
+    """
+    if hasattr(schedule, "_stage"):
+        return [schedule._stage]
+    if not hasattr(schedule, "_stages"):
+        what = f"{type(schedule).__name__} is no schedule of torch.distributed.pipelining"
+        raise ExecuteError(f"schedule: {what}; give the object whose step() trains")
+    return list(schedule._stages)
 
 
 def pairs_of(schedule: Any) -> set[tuple[int, int]]:

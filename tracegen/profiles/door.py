@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tracegen.files import check_path
 from tracegen.profiles.inputs import is_profile as is_profile
 from tracegen.readers import chrome
 from tracegen.timeline import Timeline
@@ -23,6 +24,7 @@ def read(path: str | Path, name_pattern: str | None = None) -> Timeline:
         FileError: if it cannot be read, is malformed beyond repair, or nothing in it says
             which action it is.
     """
+    check_path("path", path)
     if is_profile(str(path)):
         return _profile(path, name_pattern)
     return chrome.read(path, name_pattern)

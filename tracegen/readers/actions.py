@@ -126,6 +126,10 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
         return None
     try:
         compiled = re.compile(pattern)
+        compiled.search("")  # one of bytes would only fail at the first name
+    except TypeError:
+        what = f"{type(pattern).__name__} is no text"
+        raise FileError(f"--name-pattern: {what}; give a regular expression") from None
     except re.error as error:
         raise FileError(f"--name-pattern {pattern!r} is no regular expression: {error}") from None
     missing = {"op", "mb"} - compiled.groupindex.keys()
