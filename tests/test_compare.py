@@ -325,6 +325,17 @@ def test_figures_without_room_are_named() -> None:
     assert shown[4].rstrip() == "no room for: span rate, peak input, transfers"
 
 
+@pytest.mark.parametrize("more", [(), ("--sweep", "m=3,4")])
+@pytest.mark.parametrize(
+    ("by", "title"), [("span-rate", "span"), ("transfers", "trans-"), ("weights", "weights")]
+)
+def test_what_is_sorted_by_is_never_left_out(by: str, title: str, more: tuple[str, ...]) -> None:
+    shown = run("compare", "-s", "gpipe", "-p", 2, *more, "--sort", by, width=40).stdout
+    heads, found, _ = shown.partition("no room for: ")
+    assert found
+    assert title in heads.split()
+
+
 def test_the_bubble_is_shown_in_80_columns() -> None:
     wide = ("--model-layers", 32, "--hidden", 4096, "--seq", 4096, "--flops", 400)
     for command in (("compare",), ("advise", "--memory-limit", "300GiB")):
@@ -339,7 +350,11 @@ def test_several_sizes_are_swept(option: str, name: str, values: str) -> None:
     assert refusal("compare", option, values).endswith(
         f": '{values}' is not one number; several are swept: --sweep {name}={values}"
     )
-    assert refusal("compare", option, "x,4").endswith(": 'x,4' is not a valid integer range.")
+    assert refusal("compare", option, "x,4").endswith(": 'x,4' is not a valid integer.")
+    for command in (("run", "-s", "1f1b"), ("advise", "--memory-limit", 6), ("solve",)):
+        assert refusal(*command, option, values).endswith(
+            f"several are swept: tracegen compare --sweep {name}={values}"
+        )
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--sweep", "m=8,16")])

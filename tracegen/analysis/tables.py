@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from tracegen.analysis.compare import Comparison, same
+from tracegen.analysis.compare import KEYS, Comparison, same
 from tracegen.analysis.grid import Axis
 from tracegen.analysis.measure import Figures, Impossible
 from tracegen.analysis.sweep import Row
@@ -67,13 +67,14 @@ def value(figure: str, number: Any, in_bytes: object) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
-def table(found: Comparison, in_bytes: bool, width: int) -> Table:
+def table(found: Comparison, in_bytes: bool, width: int, by: str | None) -> Table:
     """The rows; the best of each figure marked with *, unless all are the same.
 
     Args:
         found: the rows.
         in_bytes: whether memory is in bytes, not in 1F1B stages.
         width: in columns of the terminal; figures that do not fit are left out, and named.
+        by: what the rows are sorted by, a key of KEYS; that figure stays.
     """
     best = {name: found.best(name) for name in COLUMNS}
 
@@ -86,10 +87,12 @@ def table(found: Comparison, in_bytes: bool, width: int) -> Table:
     heads = {"schedule": [row.schedule for row in found.rows]}
     heads["v"] = [str(row.v) for row in found.rows]
     figures = {name: [marked(row, name) for row in found.rows] for name in COLUMNS}
-    return _drawn(heads, figures, width)
+    return _drawn(heads, figures, width, by)
 
 
-def sweep_table(rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool, width: int) -> Table:
+def sweep_table(
+    rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool, width: int, by: str | None
+) -> Table:
     """The rows of a sweep, with a column for all that was swept; see `table`."""
     extra = [axis.name for axis in axes if axis.name not in ("p", "m", "v")]
     heads = {"schedule": [str(row["schedule"]) for row in rows]}
@@ -101,10 +104,12 @@ def sweep_table(rows: Sequence[Row], axes: Sequence[Axis], in_bytes: bool, width
         ]
         for name in COLUMNS
     }
-    return _drawn(heads, figures, width)
+    return _drawn(heads, figures, width, by)
 
 
-def _drawn(heads: dict[str, list[str]], figures: dict[str, list[str]], width: int) -> Table:
+def _drawn(
+    heads: dict[str, list[str]], figures: dict[str, list[str]], width: int, by: str | None
+) -> Table:
     """Columns as wide as they need to be; which figures there is no room for stands below."""
     titles = {name: ("", name) for name in heads}
     titles |= {name: COLUMNS[name] for name in figures}
@@ -112,7 +117,8 @@ def _drawn(heads: dict[str, list[str]], figures: dict[str, list[str]], width: in
     wide = {name: 1 + max(map(len, [*titles[name], *cells])) for name, cells in columns.items()}
     left_out = []
     for name in LEAST_MISSED:
-        if sum(wide.values()) - 1 > width and name in columns:
+        droppable = name in columns and (by is None or name != KEYS[by])
+        if droppable and sum(wide.values()) - 1 > width:
             del columns[name], wide[name]
             left_out.append(" ".join(titles[name]).replace("- ", "").replace(",", "").rstrip())
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")

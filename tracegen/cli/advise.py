@@ -9,6 +9,7 @@ import click
 
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes, knows_weights
 from tracegen.cli.common import console
+from tracegen.cli.counts import COUNT
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
@@ -40,15 +41,9 @@ STEPS = 4
 @click.option(
     "-s", "--schedule", "names", multiple=True, metavar="A,B,..", help="Of which; all unless given."
 )
-@click.option(
-    "-p", "--ranks", type=click.IntRange(min=1), metavar="P", help="Ranks; 4 unless given."
-)
-@click.option(
-    "-m", "--microbatches", type=click.IntRange(min=1), metavar="M", help="Chosen unless given."
-)
-@click.option(
-    "-v", "--stages-per-rank", type=click.IntRange(min=1), metavar="V", help="1 to 4 are tried."
-)
+@click.option("-p", "--ranks", type=COUNT, metavar="P", help="Ranks; 4 unless given.")
+@click.option("-m", "--microbatches", type=COUNT, metavar="M", help="Chosen unless given.")
+@click.option("-v", "--stages-per-rank", type=COUNT, metavar="V", help="1 to 4 are tried.")
 @click.option("--replicas", is_flag=True, help="Those too that hold the weights several times.")
 @choosing_options
 @click.option("--json", "as_json", is_flag=True, help="The advice as one JSON object.")
@@ -159,7 +154,7 @@ def _print(advice: Advice, limit: Limit, p: int, base: Base, chosen: bool) -> No
     out.print(f"p={p} m={advice.m}, at most {size} a rank: {_named(row)}")
     out.print(_why(advice, p, chosen), soft_wrap=True)
     rows = advice.fits[: RUNNERS_UP + 1]
-    out.print(tables.table(Comparison(rows, []), in_bytes(base), out.width))
+    out.print(tables.table(Comparison(rows, []), in_bytes(base), out.width, None))
     out.print(footnote(base))
     others = len(advice.fits) - len(rows)
     if others:

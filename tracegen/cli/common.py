@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import sections
+from tracegen.cli.counts import COUNT
 from tracegen.cli.pairs import moe_of, slowdowns
 from tracegen.cli.sections import Command, with_options
 
@@ -26,17 +27,17 @@ SIZE = (
     click.option(
         "-p",
         "--ranks",
-        type=int,
+        type=COUNT,
         metavar="P",
         help="Pipeline ranks; 4, or as in the paper's figure.",
     ),
     click.option(
-        "-m", "--microbatches", type=int, metavar="M", help="Microbatches of a step; about 2p."
+        "-m", "--microbatches", type=COUNT, metavar="M", help="Microbatches of a step; about 2p."
     ),
     click.option(
         "-v",
         "--stages-per-rank",
-        type=int,
+        type=COUNT,
         metavar="V",
         help="Stages (model chunks) per rank, where it is a choice.",
     ),

@@ -10,6 +10,7 @@ import click
 from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
 from tracegen.cli.common import check_ending, console, say
+from tracegen.cli.counts import COUNT
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
@@ -31,20 +32,6 @@ SORTS = (
     "transfers",
     "exposed",
 )
-
-
-class Count(click.IntRange):
-    """A number from 1 on; of several it is said how they are swept."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        parts = str(value).replace("..", ",").split(",")
-        if param is not None and len(parts) > 1 and parts[0].strip().isdecimal():
-            swept = f"--sweep {param.opts[0][1:]}={value}"
-            self.fail(f"{value!r} is not one number; several are swept: {swept}", param)
-        return super().convert(value, param, ctx)
-
-
-COUNT = Count(min=1)
 
 
 @click.command("compare", cls=Sectioned)
@@ -170,17 +157,17 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
         request = {"p": size.p, "m": size.m, "unit": _unit(base)}
         click.echo(json.dumps(tables.comparison_json(found, request, by), allow_nan=False))
     else:
-        _show(console(), found, f"p={size.p} m={size.m}, sorted by {by}; * the best", base)
+        _show(console(), found, f"p={size.p} m={size.m}", by, base)
     if not found.rows:
         raise SystemExit(2)
 
 
-def _show(out: Console, found: Comparison, heading: str, base: Base) -> None:
+def _show(out: Console, found: Comparison, size: str, by: str, base: Base) -> None:
     from tracegen.analysis import tables
 
     if found.rows:
-        out.print(heading)
-        out.print(tables.table(found, in_bytes(base), out.width))
+        out.print(f"{size}, sorted by {by}; * the best")
+        out.print(tables.table(found, in_bytes(base), out.width, by))
         out.print(footnote(base))
     if found.impossible:
         out.print("not possible:")
@@ -299,7 +286,7 @@ def _print(
     out = console()
     if rows:
         ordered = rows if by is None else sorted(rows, key=lambda row: row[KEYS[by]])
-        out.print(tables.sweep_table(ordered, axes, in_bytes(base), out.width))
+        out.print(tables.sweep_table(ordered, axes, in_bytes(base), out.width, by))
         out.print(footnote(base))
     for reason in tables.reasons(found):
         out.print(reason)

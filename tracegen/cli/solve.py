@@ -11,6 +11,7 @@ import click
 from tracegen.cli import progress
 from tracegen.cli.choosing import base_of, choosing_options
 from tracegen.cli.common import check_ending, console, say
+from tracegen.cli.counts import COUNT
 from tracegen.cli.replaying import limit_of, memory_options
 from tracegen.cli.sections import Sectioned
 
@@ -26,11 +27,9 @@ OBJECTIVES = ("makespan", "span", "steady")
 
 
 @click.command("solve", cls=Sectioned)
-@click.option("-p", "--ranks", type=click.IntRange(1), default=4, show_default=True, metavar="P")
-@click.option("-m", "--microbatches", type=click.IntRange(1), metavar="M", help="2p unless given.")
-@click.option(
-    "-v", "--stages-per-rank", type=click.IntRange(1), metavar="V", help="1 for a loop, else 2."
-)
+@click.option("-p", "--ranks", type=COUNT, default=4, show_default=True, metavar="P")
+@click.option("-m", "--microbatches", type=COUNT, metavar="M", help="2p unless given.")
+@click.option("-v", "--stages-per-rank", type=COUNT, metavar="V", help="1 for a loop, else 2.")
 @click.option("--placement", type=click.Choice(PLACEMENTS), default="loop", show_default=True)
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="makespan", show_default=True)
 @click.option("--full-backward", is_flag=True, help="B in one piece: I and W are not to be split.")
