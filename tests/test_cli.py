@@ -426,9 +426,12 @@ def test_diff_says_which_command_takes_schedules() -> None:
     assert refusal("diff", "no.json", "qqqqq").startswith("no.json: No such file or directory; ")
 
 
-def test_run_says_how_a_schedule_is_given() -> None:
-    said = "unexpected '1f1b'; a schedule is given as --schedule NAME"
-    assert said in run("run", "1f1b").stderr
+def test_run_takes_a_schedule_by_itself_as_show_and_check_do() -> None:
+    asked = run("run", "-s", "zb-h1", "-p", 3).stdout
+    assert asked == run("run", "zb-h1", "-p", 3).stdout == run("run", "-p", 3, "zb-h1").stdout
+    said = "; one schedule is given as --schedule NAME"
+    for more in (("zbv", "1f1b"), ("--like", "x.json", "1f1b"), ("-s", "zbv", "1f1b")):
+        assert said in run("run", *more).stderr
 
 
 def test_a_size_outside_is_refused_with_what_would_do() -> None:

@@ -104,9 +104,11 @@ def _request(
     schedule: str | None, like: str | None, output: str | None, options: dict[str, Any]
 ) -> tuple[Program, Costs, Request | None]:
     if extra := click.get_current_context().args:
-        raise click.UsageError(
-            f"unexpected {' '.join(extra)!r}; a schedule is given as --schedule NAME"
-        )
+        if len(extra) > 1 or (schedule or like) is not None:
+            raise click.UsageError(
+                f"unexpected {' '.join(extra)!r}; one schedule is given as --schedule NAME"
+            )
+        schedule = extra[0]
     if (schedule is None) == (like is None):
         raise click.UsageError("give either --schedule NAME or --like TRACE")
     if schedule is not None:
