@@ -6,9 +6,12 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from execute_team import Team
+
+from tracegen.execute import host
 
 FAULTS = """
 import resource, sys
@@ -41,6 +44,84 @@ def test_a_step_finds_the_memory_that_the_one_before_freed() -> None:
     assert given_back[1] > given_back[0] / 2  # what glibc does by itself, once its blocks grow
 
 
+def machine(root: Path, *physical: tuple[int, list[int], int]) -> None:
+    """What the kernel says of physical cores: socket, hardware threads, highest clock in kHz."""
+    for socket, threads, khz in physical:
+        for core in threads:
+            for name, said in (
+                ("topology/physical_package_id", f"{socket}"),
+                ("topology/thread_siblings_list", ",".join(map(str, threads))),
+                ("cpufreq/cpuinfo_max_freq", f"{khz}"),
+            ):
+                file = root / f"cpu{core}" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(said + "\n")
+
+
+# Two sockets of two cores of two threads, numbered as Linux does on a Xeon: sockets in turn.
+XEON = [(s, [2 * c + s, 2 * c + s + 4], 3_000_000) for s in (0, 1) for c in (0, 1)]
+# An i9-12900K: eight performance cores of two threads, eight efficiency cores.
+HYBRID = [
+    *((0, [2 * c, 2 * c + 1], 5_200_000 - 200_000 * (c < 6)) for c in range(8)),
+    *((0, [c], 3_900_000) for c in range(16, 24)),
+]
+
+
+@pytest.mark.parametrize(
+    ("physical", "allowed", "count", "threads", "expected"),
+    [
+        (XEON, range(8), 2, 1, [[0, 4, 2, 6], [1, 5, 3, 7]]),  # a socket each
+        (XEON, range(8), 4, 2, [[0, 4], [2, 6], [1, 5], [3, 7]]),  # a physical core each
+        (XEON, range(8), 3, 1, [[0, 4], [2, 6], [1, 5, 3, 7]]),  # and no core is left over
+        (XEON, range(8), 8, 1, [[0], [4], [2], [6], [1], [5], [3], [7]]),
+        (XEON, range(8), 3, 3, []),
+        (XEON, range(8), 9, 1, []),
+        (XEON, [0, 4, 3], 2, 1, [[0, 4], [3]]),  # what a container or a launcher has left
+        (XEON, [4], 1, 1, [[4]]),
+        (XEON, [4], 2, 1, []),
+        (HYBRID, range(24), 4, 1, [[4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3] for k in range(4)]),
+        (HYBRID, range(24), 17, 1, []),
+        (HYBRID, range(16, 24), 4, 1, [[16, 17], [18, 19], [20, 21], [22, 23]]),
+    ],
+)
+def test_shares_of_machines(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    physical: list[tuple[int, list[int], int]],
+    allowed: list[int],
+    count: int,
+    threads: int,
+    expected: list[list[int]],
+) -> None:
+    machine(tmp_path, *physical)
+    monkeypatch.setattr(host, "CPUS", tmp_path)
+    assert host.shares(allowed, count, threads) == expected
+
+
+def test_cores_of_which_the_kernel_says_nothing_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "CPUS", tmp_path)
+    assert host.shares([5, 1, 3, 7], 2, 1) == [[1, 3], [5, 7]]
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError])
+def test_a_system_that_pins_nothing_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """As macOS and Windows, and a container that forbids the call."""
+
+    def refuse(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    host.keep_to_own_cores(0, 1, 1)
+    if error is AttributeError:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        host.keep_to_own_cores(0, 1, 1)
+        assert host.cores() == os.cpu_count()
+
+
 def cores(session: object) -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
@@ -60,6 +141,5 @@ def test_ranks_share_the_cores_while_there_are_enough(more: int) -> None:
     if more:
         assert found == [here] * len(found)
     else:
-        each = len(here) // len(found)
-        assert [len(share) for share in found] == [each] * len(found)
-        assert len({core for share in found for core in share}) == each * len(found)
+        assert min(len(share) for share in found) >= 1
+        assert len({core for share in found for core in share}) == sum(map(len, found))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+from collections.abc import Iterable
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 # mallopt(3)
@@ -11,7 +14,17 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 NEVER = -1
 TOP_PAD_BYTES = 64 * 2**20
 
-TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/"
+CPUS = Path("/sys/devices/system/cpu")
+# A core's highest clock as a share of the fastest's: efficiency cores stay at 0.9 or below, and
+# of equal cores the favoured ones are at most 6 % above the others.
+ALIKE = 0.92
+
+
+def cores() -> int:
+    """The cores (hardware threads) that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def keep_to_own_cores(number: int, count: int, threads: int) -> None:
@@ -24,24 +37,52 @@ def keep_to_own_cores(number: int, count: int, threads: int) -> None:
     Nothing is done where a share has fewer cores than `threads`, nor where the system cannot.
     """
     try:
-        cores = sorted(os.sched_getaffinity(0), key=_neighbourhood)
-        each = len(cores) // count
-        if each >= threads:
-            os.sched_setaffinity(0, cores[number * each : (number + 1) * each])
+        found = shares(os.sched_getaffinity(0), count, threads)
+        if found:
+            os.sched_setaffinity(0, found[number])
     except (AttributeError, OSError):
         return
 
 
-def _neighbourhood(core: int) -> tuple[int, int, int]:
+def shares(allowed: Iterable[int], count: int, threads: int) -> list[list[int]]:
+    """The allowed cores in count shares of at least `threads`; none where they do not go round.
+
+    Two processes share a physical core only where there are more of them than of those. A core
+    much slower than others is in no share.
+    """
+    fast = _fast(allowed)
+    physical = [list(group) for _, group in groupby(sorted(fast, key=_place), key=_core)]
+    for units in (physical, [[core] for group in physical for core in group]):
+        ends = [len(units) * k // count for k in range(count + 1)]
+        found = [list(chain(*units[a:b])) for a, b in pairwise(ends)]
+        if min(map(len, found)) >= threads:
+            return found
+    return []
+
+
+def _fast(allowed: Iterable[int]) -> list[int]:
+    clock = {core: _number(core, "cpufreq/cpuinfo_max_freq") for core in allowed}
+    return [core for core, of in clock.items() if of >= ALIKE * max(clock.values())]
+
+
+def _core(core: int) -> tuple[int, int]:
+    """The socket and the physical core that a hardware thread is of."""
+    of = "topology/thread_siblings_list"
+    return _number(core, "topology/physical_package_id"), _number(core, of, core)
+
+
+def _place(core: int) -> tuple[int, int, int]:
     """A key that puts the hardware threads of one core together, and the cores of one socket."""
+    return *_core(core), core
+
+
+def _number(core: int, name: str, unknown: int = 0) -> int:
+    """The first number of a file of the kernel's on a core."""
     try:
-        socket, physical = (
-            int(Path(TOPOLOGY.format(core), name).read_text())
-            for name in ("physical_package_id", "core_id")
-        )
-    except (OSError, ValueError):
-        socket = physical = 0
-    return socket, physical, core
+        found = re.match(r"-?\d+", (CPUS / f"cpu{core}" / name).read_text())
+    except OSError:
+        return unknown
+    return int(found[0]) if found else unknown
 
 
 def keep_freed_memory() -> None:
