@@ -11,8 +11,11 @@ from rich.console import Console
 
 import tracegen
 from tracegen import Costs
-from tracegen.cli.execute import figures
+from tracegen.analysis import sweep
+from tracegen.cli.execute import figures, warn_of_turns
+from tracegen.errors import ExecuteError
 from tracegen.execute.measure import Spread
+from tracegen.execute.options import Options
 
 
 def printed(line: tracegen.Timeline, predicted: tracegen.Timeline, spread: Spread) -> list[str]:
@@ -70,3 +73,43 @@ def test_of_one_step_there_is_no_slowest() -> None:
         replayed(1, 1, 1), replayed(1, 1, 1), Spread([100_000], 100_000, 100_000, (0, 0))
     )
     assert first == "steps            1 measured: p50 100.000 us, p95 100.000 us"
+
+
+TURNS = ": an action's time has that of others in it\n"
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "options", "said"),
+    [
+        (2, 2, Options(), ""),
+        (2, 4, Options(), f"warning: 4 processes take turns on 2 cores{TURNS}"),
+        (1, 2, Options(), f"warning: 2 processes take turns on 1 core{TURNS}"),
+        (
+            6,
+            2,
+            Options(threads=4),
+            f"warning: 2 processes of 4 threads take turns on 6 cores{TURNS}",
+        ),
+        (8, 2, Options(threads=4), ""),
+        (2, 1, Options(threads=4), ""),
+        (2, 4, Options(device="cuda"), ""),
+    ],
+)
+def test_fewer_cores_than_threads_are_told(
+    cores: int,
+    processes: int,
+    options: Options,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sweep, "cores", lambda: cores)
+    warn_of_turns(processes, options, quiet=False)
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_time_to_hang_is_more_than_none(seconds: float) -> None:
+    with pytest.raises(ExecuteError) as caught:
+        Options(hang_s=seconds)
+    assert str(caught.value) == f"hang_s = {seconds}: use more than 0 seconds"

@@ -119,7 +119,6 @@ def test_a_system_that_pins_nothing_is_no_error(
     if error is AttributeError:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
         host.keep_to_own_cores(0, 1, 1)
-        assert host.cores() == os.cpu_count()
 
 
 def cores(session: object) -> list[int]:

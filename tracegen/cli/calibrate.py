@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli.common import console, program_of, say, size_options
-from tracegen.cli.execute import model_options, options_of, take
+from tracegen.cli.execute import model_options, options_of, take, warn_of_turns
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def command(schedule: str, alone: bool, output: str | None, quiet: bool, **optio
     asked = options_of(take(options))
     program = program_of(schedule, options)
     say(f"calibrating on {asked.device}", quiet)
+    warn_of_turns(1 if alone else program.num_ranks, asked, quiet)
     found = (calibrate.alone if alone else calibrate.in_place)(program, asked)
     costs = found.for_program(program)
     target = output or "costs.toml"

@@ -197,12 +197,26 @@ def _measured(program: Program, options: Options, quiet: bool) -> Measurement | 
         outcome = run_under_torchrun(task)
     else:
         say(f"executing on {options.device}, processes: {task.processes}", quiet)
+        warn_of_turns(task.processes, options, quiet)
         outcome = launch.run(task)
     if outcome is None:
         return None
     if outcome.verdict is not None:
         outcome.verdict.insist()
     return measured(program, outcome)
+
+
+def warn_of_turns(processes: int, options: Options, quiet: bool) -> None:
+    """Say it where there are fewer cores than the processes' threads: prediction knows no turns."""
+    from tracegen.analysis.sweep import cores
+
+    threads, have = options.threads, cores()
+    if options.device == "cpu" and processes > 1 and processes * threads > have:
+        say(
+            f"warning: {processes} processes{f' of {threads} threads' * (threads > 1)} take turns "
+            f"on {have} core{'s' * (have > 1)}: an action's time has that of others in it",
+            quiet,
+        )
 
 
 def _report(found: Measurement, target: str | None) -> dict[str, Any]:

@@ -20,13 +20,6 @@ CPUS = Path("/sys/devices/system/cpu")
 ALIKE = 0.92
 
 
-def cores() -> int:
-    """The cores (hardware threads) that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def keep_to_own_cores(number: int, count: int, threads: int) -> None:
     """Give this process, the number-th of count on this host, its share of the cores.
 

@@ -129,7 +129,7 @@ def _port(wanted: int) -> int:
         try:
             probe.bind(("127.0.0.1", wanted))
         except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
             raise ExecuteError(
                 f"port {wanted} cannot be had: {reason}; leave --port out for a free one"
             ) from None

@@ -70,7 +70,7 @@ class Options:
             self._at_least(name, least)
         if self.layers is not None:
             self._at_least("layers", 1)
-        if self.hang_s <= 0:
+        if not self.hang_s > 0:  # NaN too
             raise ExecuteError(f"hang_s = {self.hang_s}: use more than 0 seconds")
         self._agree()
 
