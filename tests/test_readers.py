@@ -448,6 +448,16 @@ def test_begin_and_end_are_matched_by_name_and_nesting(tmp_path: Path) -> None:
     assert rows(line) == {"process 0 / thread 0": [("inner", 1000, 2000)]}
 
 
+@pytest.mark.parametrize("op", [["F"], {"F": 1}])
+def test_an_op_that_is_no_text_says_nothing(op: object, tmp_path: Path) -> None:
+    args = {"op": op, "backward_op": op, "stage": 3, "microbatch": 3}
+    begun = [slice_("0F0", 0, ph=half, args=args) for half in "BE"]
+    begun[1]["ts"] = 1
+    pair = slice_("F1", 1, args={"op": "F", "backward_op": op, "stage": 0, "microbatch": 1})
+    line = tracegen.read(written(tmp_path, [*begun, pair, slice_("0F2", 2, args=args)]))
+    assert [str(step) for step in line.program.ranks[0]] == ["0F0", "0F1", "0F2"]
+
+
 def test_args_of_other_tools(tmp_path: Path) -> None:
     args = {"stage_id": "1", "type": "x", "op": "Backward", "mb": 4.0, "rank": 1}
     line = tracegen.read(written(tmp_path, [slice_("k", 0, args=args), slice_("0F4", 0)]))

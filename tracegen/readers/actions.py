@@ -95,7 +95,7 @@ class Namer:
         if self._pattern is not None and (codes := self.by_name(name)) != NO_ACTION:
             return codes
         stage, microbatch = args.get("stage"), args.get("microbatch")
-        kind = _OPS_AS_WRITTEN.get(args.get("op", ""))
+        kind = _OPS_AS_WRITTEN.get(op) if type(op := args.get("op")) is str else None
         if kind is None or type(stage) is not int or type(microbatch) is not int:
             kind, stage, microbatch = _loosely(args)
         if kind is None or stage is None or microbatch is None or kind > WEIGHT:
@@ -162,7 +162,7 @@ def _loosely(args: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
 
 
 def _mate(args: dict[str, Any]) -> int:
-    kind = _OPS_AS_WRITTEN.get(args.get("backward_op", ""))
+    kind = _OPS_AS_WRITTEN.get(op) if type(op := args.get("backward_op")) is str else None
     stage, microbatch = _whole(args.get("backward_stage")), _whole(args.get("backward_microbatch"))
     if kind is None or stage is None or microbatch is None:
         return NO_MATE
