@@ -426,6 +426,20 @@ def test_diff_says_which_command_takes_schedules() -> None:
     assert refusal("diff", "no.json", "qqqqq").startswith("no.json: No such file or directory; ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["show q1f1b", "check ./q1f1b", "explain ./q1f1b", "diff q1f1b.json q1f1b", "diff ./q1f1b x"]
+    + ["open q1f1b", "query q1f1b x", "stats q1f1b", "import ./q1f1b", "run --like q1f1b"],
+)
+def test_a_trace_without_its_ending_is_told_the_whole_name(command: str) -> None:
+    run("run", "-s", "1f1b", "-o", "q1f1b.json")
+    name = "./q1f1b" if "./" in command else "q1f1b"
+    said = refusal(*command.split())
+    assert said.replace(" or directory", "").lower() == (
+        f"{name}: no such file; give the whole name: {name}.json"
+    )
+
+
 def test_run_takes_a_schedule_by_itself_as_show_and_check_do() -> None:
     asked = run("run", "-s", "zb-h1", "-p", 3).stdout
     assert asked == run("run", "zb-h1", "-p", 3).stdout == run("run", "-p", 3, "zb-h1").stdout

@@ -28,6 +28,11 @@ def check_path(name: str, given: object) -> None:
         raise FileError(f"{name}: {type(given).__name__} is no path; give a str or a Path")
 
 
+def with_endings(name: str | Path, endings: Iterable[str]) -> str:
+    """The files that have this name and an ending, as `mine.py or mine.csv`; empty if none."""
+    return " or ".join(file for end in endings if os.path.isfile(file := f"{name}{end}"))
+
+
 def write_text(target: str | Path, chunks: Iterable[str], rest: Iterable[str] = ()) -> None:
     """Write text as UTF-8 to a file, gzipped where its name ends in .gz, or to stdout for "-".
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tracegen.errors import ScheduleError, UnknownSchedule
+from tracegen.files import with_endings
 from tracegen.schedule import Schedule, line_in
 
 ENTRY_POINTS = "tracegen.schedules"
@@ -163,8 +164,8 @@ def _unknown(name: str, known: dict[str, Schedule]) -> str:
         return f"{name} is a folder; a schedule's file ends in .py or .csv"
     if os.path.isfile(name):
         return f"{name} is no schedule; {SCHEDULES_ARE}"
-    if files := [file for file in (f"{name}.py", f"{name}.csv") if os.path.isfile(file)]:
-        return f"no schedule {name!r}; of the file give the whole name: {' or '.join(files)}"
+    if files := with_endings(name, (".py", ".csv")):
+        return f"no schedule {name!r}; of the file give the whole name: {files}"
     from difflib import get_close_matches
 
     typed = _plain(name)

@@ -13,6 +13,8 @@ from tracegen.cli import sections
 from tracegen.cli.counts import COUNT
 from tracegen.cli.pairs import moe_of, slowdowns
 from tracegen.cli.sections import Command, with_options
+from tracegen.errors import FileError
+from tracegen.files import with_endings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -284,10 +286,10 @@ def is_trace(name: str) -> bool:
         return False
     if os.path.isdir(name):
         return True
+    if not os.path.exists(name) and (files := with_endings(name, (*SCHEDULES, *TRACES))):
+        raise FileError(f"{name}: no such file; give the whole name: {files}")
     like_a_path = os.sep in name or Path(name).suffix
     if os.path.exists(name) or (like_a_path and not _is_pattern(name)):
-        from tracegen.errors import FileError
-
         what = "its name says no format" if os.path.exists(name) else "no such file"
         raise FileError(
             f"{name}: {what}; a schedule's file ends in {' or '.join(SCHEDULES)}, a trace's in "

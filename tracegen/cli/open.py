@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from tracegen.cli.query import no_such
 from tracegen.errors import FileError, ToolMissing
 
 PATIENCE_S = 15
@@ -74,8 +75,7 @@ def _trace(name: str) -> Path:
     if path.is_dir() or any(letter in name for letter in "*?["):
         return path
     if not path.is_file():
-        what = "no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
-        raise FileError(f"{path}: {what}")
+        raise no_such(name)
     try:
         with path.open("rb") as file:
             begins = file.read(12)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracegen.cli.common import TRACES
 from tracegen.errors import FileError
+from tracegen.files import with_endings
 
 if TYPE_CHECKING:
     from tracegen.ui.query import Cell, Table
@@ -72,8 +74,15 @@ def check_trace(name: str) -> None:
         what = "it is a folder; `tracegen import` makes a trace of the profiles in it"
         raise FileError(f"{name}: {what}")
     if not os.path.exists(name):
-        what = "no such file; expected a trace: `tracegen run -s SCHEDULE` writes one"
-        raise FileError(f"{name}: {what}")
+        raise no_such(name)
+
+
+def no_such(name: str) -> FileError:
+    """What is wrong with a trace's name that no file has, and what would be right."""
+    files = with_endings(name, TRACES)
+    whole = f"give the whole name: {files}"
+    trace = "expected a trace: `tracegen run -s SCHEDULE` writes one"
+    return FileError(f"{name}: no such file; {whole if files else trace}")
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence["Cell"]]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracegen.errors import FileError
+from tracegen.files import with_endings
 from tracegen.profiles import kineto, megatron, nsys, stragglers
 from tracegen.profiles.stream import first_keys
 
@@ -80,7 +81,10 @@ def _files(name: str) -> list[Path]:
     if found := [Path(one) for one in glob.glob(name) if Path(one).is_file()]:
         return found
     what = "no file is so named" if glob.has_magic(name) else "no such file"
-    raise FileError(f"{name}: {what}; expected a folder, files or a pattern of {EXPECTED}")
+    files = with_endings(name, SUFFIXES)
+    whole = f"give the whole name: {files}"
+    right = whole if files else f"expected a folder, files or a pattern of {EXPECTED}"
+    raise FileError(f"{name}: {what}; {right}")
 
 
 def _named_so(folder: Path) -> list[Path]:

@@ -18,7 +18,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from tracegen.emit import SUFFIXES
 from tracegen.errors import FileError
+from tracegen.files import with_endings
 from tracegen.readers.finite import not_finite
 from tracegen.readers.warn import Warnings
 
@@ -55,7 +57,9 @@ def text_of(path: str | Path, warnings: Warnings) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; {EXPECTED}") from None
+        files = with_endings(path, SUFFIXES) if isinstance(error, FileNotFoundError) else ""
+        right = f"give the whole name: {files}" if files else EXPECTED
+        raise FileError(f"{path}: {error.strerror or error}; {right}") from None
     named = str(path).endswith(".gz")
     if data.startswith(_GZIP):
         if not named:
