@@ -224,7 +224,8 @@ def tracegen_with(line: Timeline, rows: list[str]) -> Timeline:
     return replace(line, config={**line.config, "rows": rows})
 
 
-def test_explain_prints_them() -> None:
+def test_explain_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")  # a sentence is a line, also where it is narrow
     text = "-s 1f1b -p 2 -m 2 --f 1 --b 2 --alpha 0.5 --no-trace --explain"
     done = run(*text.split())
     assert done.stdout[done.stdout.index("why ranks wait") :] == (

@@ -161,7 +161,8 @@ def _unknown(name: str, known: dict[str, Schedule]) -> str:
     if name == "-":
         return "-: standard input is not read; give a name or a file"
     if os.path.isdir(name):
-        return f"{name} is a folder; a schedule's file ends in .py or .csv"
+        what = "a schedule's file ends in .py or .csv, and `tracegen import` reads profiles"
+        return f"{name} is a folder; {what}"
     if os.path.isfile(name):
         return f"{name} is no schedule; {SCHEDULES_ARE}"
     if files := with_endings(name, (".py", ".csv")):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,11 +15,11 @@ from tracegen.view import MAX_RANKS, duration
 LONGEST = 10
 
 
-def explained(line: Timeline) -> Iterator[Text | Table]:
-    """A table of the causes by rank, and the longest parts."""
+def explain(line: Timeline, out: Console) -> None:
+    """Print a table of the causes by rank, and the longest parts, a line each however narrow."""
     ranks = range(min(line.program.num_ranks, MAX_RANKS))
-    yield Text("\nwhy ranks wait", style="bold")
-    yield causes(line)
+    out.print(Text("\nwhy ranks wait", style="bold"))
+    out.print(causes(line))
     waits = [
         (rank, part)
         for rank in ranks
@@ -28,11 +27,12 @@ def explained(line: Timeline) -> Iterator[Text | Table]:
         if part.cause not in (Cause.WARM_UP, Cause.DRAIN)
     ]
     if waits:
-        yield Text("\nthe longest, but for warm-up and drain", style="bold")
+        out.print(Text("\nthe longest, but for warm-up and drain", style="bold"))
     waits.sort(key=lambda one: (-one[1].ns, one[1].start_ns, one[0]))
     for rank, part in waits[:LONGEST]:
         what = metrics.readable(say(part))
-        yield Text(f"rank {rank} at {duration(part.start_ns)}: {duration(part.ns)}  {what}")
+        text = f"rank {rank} at {duration(part.start_ns)}: {duration(part.ns)}  {what}"
+        out.print(text, soft_wrap=True)
 
 
 def causes(line: Timeline) -> Table:

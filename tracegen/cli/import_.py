@@ -120,9 +120,8 @@ def _stem(name: str) -> str:
 
 def _print(what: str, line: Timeline, replay: bool, to_stderr: bool) -> None:
     """What it is, how it was put together, the figures, and why ranks wait."""
-    from tracegen import metrics, view
+    from tracegen import metrics, view, view_idle
     from tracegen.profiles.nearest import known
-    from tracegen.view_idle import explained
 
     program, said = line.program, line.config.get("executed", {})
     count = said.get("files", 1)
@@ -142,8 +141,9 @@ def _print(what: str, line: Timeline, replay: bool, to_stderr: bool) -> None:
         click.echo(text, err=to_stderr)
     out = console(stderr=to_stderr)
     out.print(view.Tiling(line))
-    for figure in (*view.figures(line, out.width), *explained(line)):
+    for figure in view.figures(line, out.width):
         out.print(figure)
+    view_idle.explain(line, out)
     if replay:
         from tracegen.profiles.reading import replayed
 

@@ -159,7 +159,6 @@ def _print(line: Timeline, explain: bool, to_stderr: bool) -> None:
     for figure in view.figures(line, out.width):
         out.print(figure)
     if explain:
-        from tracegen.view_idle import explained
+        from tracegen import view_idle
 
-        for figure in explained(line):
-            out.print(figure)
+        view_idle.explain(line, out)
