@@ -14,6 +14,7 @@ from tracegen import Costs
 from tracegen.analysis import sweep
 from tracegen.cli.execute import figures, warn_of_turns
 from tracegen.errors import ExecuteError
+from tracegen.execute import launch
 from tracegen.execute.measure import Spread
 from tracegen.execute.options import Options
 
@@ -113,3 +114,18 @@ def test_a_time_to_hang_is_more_than_none(seconds: float) -> None:
     with pytest.raises(ExecuteError) as caught:
         Options(hang_s=seconds)
     assert str(caught.value) == f"hang_s = {seconds}: use more than 0 seconds"
+
+
+@pytest.mark.parametrize("task", ["share", "calibrate", "run"])
+def test_torchruns_processes_start_none_of_their_own(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would start all ranks, and those would wait for a store that torchrun does not serve."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ExecuteError) as caught:
+        launch.run(launch.Task(task, tracegen.compile("1f1b", 2, 2), Options()))
+    assert str(caught.value) == (
+        "under torchrun (RANK and WORLD_SIZE are set) only run --execute without --share-gpu can "
+        "be done; leave torchrun out"
+    )

@@ -191,7 +191,7 @@ def _measured(program: Program, options: Options, quiet: bool) -> Measurement | 
     from tracegen.execute.measure import measured
 
     task = launch.Task("share" if options.share_gpu else "run", program, options)
-    if launch.under_torchrun():
+    if launch.under_torchrun() and not options.share_gpu:
         from tracegen.execute.worker import run_under_torchrun
 
         outcome = run_under_torchrun(task)

@@ -75,6 +75,11 @@ def run(task: Task) -> Any:
             or hangs; all are gone then.
         KeyboardInterrupt: likewise, with the message that says where they were.
     """
+    if under_torchrun():
+        raise ExecuteError(
+            "under torchrun (RANK and WORLD_SIZE are set) only run --execute without --share-gpu "
+            "can be done; leave torchrun out"
+        )
     num_slices = max(slices(task.program)) + 1
     if task.options.model is None:
         task.options.layers_of(num_slices)

@@ -92,7 +92,7 @@ class Session:
         timeout, how = timedelta(seconds=timeout_s), dict[str, Any]()
         if world.address is not None:
             how["init_method"] = f"tcp://{world.address}"
-            if device_name == "cpu":  # torchrun binds its processes itself
+            if device_name == "cpu":  # torchrun's processes may be bound, and each otherwise
                 keep_to_own_cores(world.rank, world.size, torch.get_num_threads())
         try:
             dist.init_process_group(
