@@ -47,8 +47,10 @@ def open_trace(path: str | Path, processor: str | None = None) -> Iterator[Any]:
 
     Raises:
         FileError: the trace is missing or Perfetto cannot read it.
-        ToolMissing: no trace processor can be had that way.
+        ToolMissing: no trace processor can be had that way, or it has stopped.
     """
+    from http.client import HTTPException
+
     trace = Path(path)
     if not trace.is_file():
         raise FileError(f"{trace}: no such file")
@@ -59,9 +61,14 @@ def open_trace(path: str | Path, processor: str | None = None) -> Iterator[Any]:
     try:
         _load(started.http, trace)
         yield started
+    except (ConnectionError, HTTPException) as error:
+        raise ToolMissing(
+            f"{processor or SHELL}: it has stopped ({error}); start it again"
+        ) from error
     finally:
         if is_running:
-            call(_sender(started.http), RESET)  # it held nothing before, and may be used again
+            with contextlib.suppress(OSError, HTTPException):  # it has stopped, or was interrupted
+                call(_sender(started.http), RESET)  # it held nothing before, and may be used again
         started.close()
 
 

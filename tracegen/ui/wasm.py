@@ -69,9 +69,10 @@ class WasmProcessor:
         self._crash = ""
         self._interrupted = False
         self._failures = (wasmtime.Trap, wasmtime.WasmtimeError, _GuestAbort)
-        engine = _engine()
-        module = wasmtime.Module.from_file(engine, str(path))
-        self._store = wasmtime.Store(engine)
+        self._engine = _engine()
+        module = wasmtime.Module.from_file(self._engine, str(path))
+        self._store = wasmtime.Store(self._engine)
+        self._store.set_epoch_deadline(1)
         imports = [
             wasmtime.Func(self._store, signature, self._host_function(item, signature))
             for item in module.imports
@@ -111,10 +112,10 @@ class WasmProcessor:
 
     @contextmanager
     def _interrupts_held(self) -> Iterator[None]:
-        """Ctrl-C ends the module at what it calls next, and is raised when that is done.
+        """Ctrl-C ends the module, and is raised when that is done.
 
-        Python raises it wherever it is, also in what leads from the module to a host function,
-        where nothing can: the process would crash.
+        Python raises it once its own code runs again: after a long query, or in what leads from
+        the module to a host function, where nothing can, so that the process would crash.
         """
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -122,7 +123,8 @@ class WasmProcessor:
             return
         signal.signal(signal.SIGINT, self._note_interrupt)
         try:
-            yield
+            with _at_once(signal.SIGINT, self._engine.increment_epoch):
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
             if self._interrupted:
@@ -156,8 +158,6 @@ class WasmProcessor:
         returns_value = len(signature.results) > 0
 
         def call(*args: Any) -> int | float | None:
-            if self._interrupted:
-                raise _GuestAbort("interrupted")
             result: int | float | None = method(*args)
             return result if returns_value else None
 
@@ -244,14 +244,37 @@ class _GuestAbort(Exception):
     """The module gave up by itself."""
 
 
+@contextmanager
+def _at_once(number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Within the block a signal is acted on, by a thread, even while no code of Python's runs."""
+    comes, goes = os.pipe()
+    os.set_blocking(goes, False)
+
+    def watch() -> None:
+        while came := os.read(comes, 1):
+            if came[0] == number:
+                act()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    before = signal.set_wakeup_fd(goes, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(goes)
+        watcher.join()
+        os.close(comes)
+
+
 def _engine() -> Any:
-    """An engine that keeps machine code in the user's cache: compiling takes seconds."""
+    """An engine that can be stopped, with machine code in the user's cache: compiling is slow."""
     import wasmtime
 
+    config = wasmtime.Config()
+    config.epoch_interruption = True
     try:
-        config = wasmtime.Config()
         config.cache = True
-        return wasmtime.Engine(config)
     except wasmtime.WasmtimeError:  # no place for a cache
         print("no cache folder: compiling trace_processor.wasm again", file=sys.stderr)  # noqa: T201
-        return wasmtime.Engine()
+    return wasmtime.Engine(config)
