@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.perfetto.browser import FLAGS, chromium, require_browser
+from tests.perfetto.browser import FLAGS, TIMEOUT_MS, chromium, require_browser
 
 Open = Callable[..., Any]
 
@@ -28,7 +28,7 @@ def browser() -> Iterator[Open]:
         page = started.new_page(
             viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
         )
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(TIMEOUT_MS)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("console", lambda said: troubles.append(said.text))
         page.on("request", lambda asked: troubles.append(asked.url))
@@ -37,7 +37,9 @@ def browser() -> Iterator[Open]:
         return page
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), headless=True, args=FLAGS)
+        started = playwright.chromium.launch(
+            executable_path=chromium(), headless=True, args=FLAGS, timeout=TIMEOUT_MS
+        )
         yield opened
         started.close()
     assert troubles == []

@@ -38,6 +38,6 @@ def process(*args: object, cwd: Path, **env: str) -> subprocess.CompletedProcess
         cwd=cwd,
         env={**os.environ, "COLUMNS": "80", **env},
         capture_output=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )

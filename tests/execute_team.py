@@ -20,7 +20,7 @@ SMALL = {
     "warmup_steps": 0,
     "measure_steps": 1,
 }
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class Team:

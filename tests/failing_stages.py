@@ -1,10 +1,14 @@
-"""Stages for `--model`, one of which fails in its forward: see test_launch.py."""
+"""Stages for `--model`, one of which fails in its forward: see test_launch.py.
+
+One that hangs makes a file first, where $HANGS names one.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -29,6 +33,8 @@ class Stage(nn.Module):
             if self.fault == "exit":
                 os._exit(7)
             if self.fault == "hang":
+                if "HANGS" in os.environ:
+                    Path(os.environ["HANGS"]).touch()
                 time.sleep(1000)
         return torch.tanh(self.layer(x))
 

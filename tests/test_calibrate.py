@@ -159,7 +159,7 @@ def test_the_command_measures_and_a_replay_reads(tmp_path: Path, alone: bool) ->
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     assert "(I+W)/B" in ran.stdout
@@ -173,6 +173,6 @@ def test_the_command_measures_and_a_replay_reads(tmp_path: Path, alone: bool) ->
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     assert json.loads(again.stdout)["makespan_us"] > 0

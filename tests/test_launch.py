@@ -36,6 +36,7 @@ from tracegen.execute.shared import run_shared
 HERE = Path(__file__).parent
 STAGES = HERE / "failing_stages.py"
 TINY = ["--hidden", "8", "--heads", "2", "--seq", "4", "--vocab", "16", "--microbatch-size", "1"]
+LONG_S = 200  # no whole run takes as long
 QUICK = ["--warmup-steps", "1", "--measure-steps", "2", "--dtype", "float64"]
 
 
@@ -63,7 +64,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: Iterable[int], seconds: float = 15.0) -> bool:
+def gone(pids: Iterable[int], seconds: float = 60.0) -> bool:
     """Whether none of them lives, at the latest after so many seconds."""
     deadline, pids = time.monotonic() + seconds, list(pids)
     while any(map(alive, pids)) and time.monotonic() < deadline:
@@ -81,17 +82,37 @@ def run_failing(function: str, folder: Path, *more: str) -> tuple[str, int, set[
         text=True,
     )
     seen: set[int] = set()
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + LONG_S
     while process.poll() is None and time.monotonic() < deadline:
         seen |= set(children_of(process.pid))
         time.sleep(0.05)
-    return process.communicate(timeout=5)[1], process.returncode, seen
+    return process.communicate(timeout=60)[1], process.returncode, seen
+
+
+def hanging(folder: Path, *more: str) -> subprocess.Popen[str]:
+    """A run with two ranks, once its rank 1 hangs in 1F0."""
+    args = ("run", "-s", "1f1b", "-p", "2", "-m", "2", "--execute", *more)
+    mark = folder.with_name(f"{folder.name} hangs")
+    process = subprocess.Popen(
+        command(*args, "--model", f"{STAGES}:hangs", "--hang-timeout", str(LONG_S)),
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "HANGS": str(mark)},
+    )
+    deadline = time.monotonic() + LONG_S
+    while not mark.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("raises", "rank 1 failed in 1F0: ValueError: out of luck (failing_stages.py:26)"),
+        ("raises", "rank 1 failed in 1F0: ValueError: out of luck (failing_stages.py:30)"),
         ("killed", "rank 1 failed in 1F0: killed by SIGKILL"),
         pytest.param(
             "exits",
@@ -100,51 +121,41 @@ def run_failing(function: str, folder: Path, *more: str) -> tuple[str, int, set[
         ),
         (
             "hangs",
-            "rank 1 hangs in 1F0: no progress for 3 s (--hang-timeout for slower actions)",
+            "rank 1 hangs in 1F0: no progress for 6 s (--hang-timeout for slower actions)",
         ),
     ],
 )
 def test_one_failing_rank_ends_all(function: str, message: str, tmp_path: Path) -> None:
-    said, code, seen = run_failing(function, tmp_path, "--hang-timeout", "3")
+    limit = "6" if function == "hangs" else str(LONG_S)
+    said, code, seen = run_failing(function, tmp_path, "--hang-timeout", limit)
     assert said == f"Error: {message}\n"
     assert code == 2
     assert len(seen) >= 2
-    assert gone(seen, 5)
+    assert gone(seen)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_ends_all(tmp_path: Path) -> None:
-    args = ("run", "-s", "1f1b", "-p", "2", "-m", "2", "--execute", "-o", "out.json")
-    process = subprocess.Popen(
-        command(*args, "--model", f"{STAGES}:hangs", "--hang-timeout", "60"),
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    time.sleep(8)
+    process = hanging(tmp_path, "-o", "out.json")
     seen = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=15)[1].splitlines()
+    said = process.communicate(timeout=60)[1].splitlines()
     assert said[0] == "executing on cpu, processes: 2"
     assert said[1].startswith("interrupted: rank 0 ")
+    assert said[1].endswith("; rank 1 in 1F0")
     assert len(said) == 2
     assert process.returncode == 130
-    assert gone(seen, 5)
+    assert gone(seen)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.nightly
 def test_a_launcher_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
-    args = ("run", "-s", "1f1b", "-p", "2", "-m", "2", "--execute", "-q", "--no-trace")
-    process = subprocess.Popen(
-        command(*args, "--model", f"{STAGES}:hangs", "--hang-timeout", "60"), cwd=tmp_path
-    )
-    time.sleep(6)
+    process = hanging(tmp_path, "-q", "--no-trace")
     seen = children_of(process.pid)
     assert len(seen) >= 2
     process.kill()
-    process.wait()
+    process.communicate()
     assert gone(seen)
 
 
@@ -271,7 +282,9 @@ def test_where_a_rank_is() -> None:
 def test_a_run_writes_both_tilings_one_above_the_other(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     args = ("run", "-s", "zbv", "-p", "2", "-m", "4", "--execute", "-o", str(target), *TINY, *QUICK)
-    ran = subprocess.run(command(*args), capture_output=True, text=True, check=False, timeout=100)
+    ran = subprocess.run(
+        command(*args), capture_output=True, text=True, check=False, timeout=LONG_S
+    )
     assert ran.returncode == 0, ran.stderr
     for word in ("makespan", "predicted", "stage 3 W", "measuring", "check", "p95"):
         assert word in ran.stdout
@@ -322,7 +335,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=LONG_S,
         cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr
@@ -339,7 +352,7 @@ def test_under_torchrun_those_that_are_left_tell_which_rank_was_killed(tmp_path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=LONG_S,
         cwd=tmp_path,
     )
     assert ran.returncode != 0
@@ -357,7 +370,7 @@ def test_neither_help_nor_replay_imports_torch(tmp_path: Path) -> None:
         "import tracegen.execute.launch, tracegen.execute.measure, tracegen.execute.calibrate\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=LONG_S)
 
 
 def test_help_says_what_has_not_run_on_a_gpu() -> None:

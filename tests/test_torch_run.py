@@ -82,7 +82,7 @@ def run(folder: Path) -> None:
     ]
     try:
         for rank in ranks:
-            _, said = rank.communicate(timeout=240)
+            _, said = rank.communicate(timeout=400)
             assert rank.returncode == 0, said
     finally:
         for rank in ranks:

@@ -21,6 +21,7 @@ from tracegen.ui.serve import PUBLIC_UI, TraceServer, running
 
 NAME = "1f1b 4 & 8.json"
 CONTENT = '{"traceEvents": []}'
+PATIENCE_S = 60
 
 Headers = dict[str, str]
 
@@ -58,7 +59,7 @@ def ask(
     server: TraceServer, path: str, method: str = "GET", headers: Headers | None = None
 ) -> tuple[int, Headers, str]:
     """Status, headers and body of one answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, headers=headers or {})
         reply = connection.getresponse()
@@ -72,7 +73,7 @@ def test_the_public_page_gets_the_trace(server: TraceServer) -> None:
     assert (status, body) == (200, CONTENT)
     assert headers["Access-Control-Allow-Origin"] == PUBLIC_UI
     assert headers["Content-Length"] == str(len(CONTENT))
-    assert server.delivered.wait(5)
+    assert server.delivered.wait(PATIENCE_S)
 
 
 def test_head_delivers_nothing(server: TraceServer) -> None:
@@ -265,17 +266,15 @@ class TestProcess:
         address = process.stdout.readline().strip()
         arguments = urllib.parse.parse_qs(address.split("/#!/?")[1])
         url = urllib.parse.urlsplit(arguments["url"][0])
-        connection = http.client.HTTPConnection(url.netloc, timeout=10)
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
         connection.request("GET", url.path)
-        body = connection.getresponse().read().decode()
-        connection.close()
-        return body
+        return self.everything(connection)
 
     def test_ctrl_c_leaves_nothing(self, process: subprocess.Popen[str]) -> None:
         assert self.fetch(process) == CONTENT
         assert self.fetch_again() == CONTENT
         process.send_signal(signal.SIGINT)
-        _, messages = process.communicate(timeout=10)
+        _, messages = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert messages.endswith("stopped\n")
         with socket.create_server(("127.0.0.1", self.port)):
@@ -283,17 +282,22 @@ class TestProcess:
 
     def fetch_again(self) -> str:
         """A reload of the page works as well."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         connection.request("GET", serve.trace_path(Path(NAME)))
-        body = connection.getresponse().read().decode()
+        return self.everything(connection)
+
+    def everything(self, connection: http.client.HTTPConnection) -> str:
+        """All that comes until the server closes: then it knows that the trace was delivered."""
+        reply = connection.getresponse()
+        body = reply.fp.read()
         connection.close()
-        return body
+        return body.decode()
 
     def test_ctrl_c_before_the_page_came(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode != 0
         with socket.create_server(("127.0.0.1", self.port)):
             pass
@@ -305,7 +309,7 @@ def test_it_ends_when_the_page_has_the_trace(trace: Path, monkeypatch: pytest.Mo
     def browser(address: str) -> bool:
         arguments = urllib.parse.parse_qs(address.split("/#!/?")[1])
         url = urllib.parse.urlsplit(arguments["url"][0])
-        connection = http.client.HTTPConnection(url.netloc, timeout=10)
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
         connection.request("GET", url.path, headers={"Origin": PUBLIC_UI})
         seen.append(connection.getresponse().read().decode())
         connection.close()

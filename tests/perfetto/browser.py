@@ -32,7 +32,7 @@ FLAGS = [
     "--no-default-browser-check",
     "--mute-audio",
 ]
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 90_000
 T = TypeVar("T")
 
 DIALOGUE = ".pf-modal-dialog"
@@ -48,7 +48,7 @@ PREPARE = """
 IDLE = """async () => {
     const busy = () => app.isLoadingTrace || app.trace?.engine.numRequestsPending
         || raf.hasPendingRedraws || document.querySelector('.progress.progress-anim');
-    for (let tries = 0, calm = 0; tries < 200 && calm < 4; ++tries) {
+    for (let tries = 0, calm = 0; tries < 1000 && calm < 4; ++tries) {
         await new Promise(done => setTimeout(done, 50));
         calm = busy() ? 0 : calm + 1;
     }
@@ -223,7 +223,7 @@ class PerfettoUi:
 
         self._playwright = sync_playwright().start()
         self._browser = self._playwright.chromium.launch(
-            executable_path=chromium(), headless=True, args=FLAGS
+            executable_path=chromium(), headless=True, args=FLAGS, timeout=TIMEOUT_MS
         )
 
     def _stop(self) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import click
@@ -128,19 +129,19 @@ def _serve(trace: Path, ui: Path | None, port: int, launch: bool) -> None:
         if not launch or not _launch(server.link):
             click.echo("open the address above in a browser", err=True)
             click.echo(REMOTE.format(port=server.port), err=True)
-        if not server.delivered.wait(PATIENCE_S) and not ui:
-            click.echo(BLOCKED, err=True)
-        while not server.delivered.wait(1):
-            pass
-        if ui is None:
-            click.echo("the page has the trace; done", err=True)
-            return
         try:
-            while True:  # the page may be reloaded
-                server.delivered.clear()
-                server.delivered.wait(1)
+            if not server.delivered.wait(PATIENCE_S) and not ui:
+                click.echo(BLOCKED, err=True)
+            while not server.delivered.wait(1):
+                pass
+            while ui:  # the page may be reloaded
+                time.sleep(1)
         except KeyboardInterrupt:
+            if not ui or not server.delivered.is_set():
+                raise
             click.echo("stopped", err=True)
+            return
+        click.echo("the page has the trace; done", err=True)
 
 
 def _launch(address: str) -> bool:
