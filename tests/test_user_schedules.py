@@ -33,6 +33,16 @@ def mine(rank: int, pipe: Pipe) -> Order:
 """
 
 
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+
+
+def test_the_readmes_is_1f1b() -> None:
+    start = README.index('"""Mine: ')
+    name = mine(README[start : README.index("```", start)])
+    for sizes in ((), ("-p", 2, "-m", 1), ("-p", 3, "-m", 8)):
+        assert run("export", name, *sizes).stdout == run("export", "1f1b", *sizes).stdout
+
+
 def mine(text: str, name: str = "mine.py") -> str:
     Path(name).write_text(text)
     return f"./{name}"

@@ -46,6 +46,8 @@ def check(folder: str, form: str, quiet: bool) -> None:
     verdicts = list(_progress(golden.check(folder, make), folder, quiet))
     for line in _report(verdicts, form):
         click.echo(line)
+    if any(verdict.found is not None and not verdict.found.same for verdict in verdicts):
+        say(f"if it is meant: `tracegen golden update {folder}`", quiet)
     _exit(verdicts)
 
 
