@@ -41,3 +41,16 @@ def process(*args: object, cwd: Path, **env: str) -> subprocess.CompletedProcess
         timeout=200,
         check=False,
     )
+
+
+def children_of(pid: int) -> list[int]:
+    """The living processes whose parent is pid."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if entry.name.isdecimal() and int(after_name[1]) == pid and after_name[0] != "Z":
+            found.append(int(entry.name))
+    return found

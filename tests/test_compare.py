@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from command import SCRIPT, refusal, run
+from command import SCRIPT, children_of, refusal, run
 from golden import SHIPPED, golden
 from hypothesis import given
 from hypothesis import strategies as st
@@ -531,6 +531,7 @@ def test_ratios_that_cannot_both_hold() -> None:
     )
 
 
+PATIENCE_S = 60
 MODEL = ("--model-layers", 4, "--hidden", 64, "--seq", 32, "--flops", 1)
 
 
@@ -596,8 +597,8 @@ def test_bytes_that_are_no_gib_are_said_as_bytes() -> None:
     )
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("seconds", [0, 0.4, 0.8])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_no_process_of_a_sweep_outlives_it(tmp_path: Path, name: str, seconds: float) -> None:
     """Ctrl-C goes to all of them, SIGKILL to the first alone; stderr is open until all are gone."""
@@ -608,18 +609,23 @@ def test_no_process_of_a_sweep_outlives_it(tmp_path: Path, name: str, seconds: f
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        time.sleep(seconds)
+        until = time.monotonic() + PATIENCE_S
+        while not children_of(process.pid):
+            assert process.poll() is None
+            assert time.monotonic() < until
+        time.sleep(seconds)  # some of the others may be there, or all
         if name == "SIGINT":
             os.killpg(process.pid, signal.SIGINT)
         else:
             process.kill()
         try:
-            said = process.communicate(timeout=20)[1]
+            said = process.communicate(timeout=PATIENCE_S)[1]
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == (130 if name == "SIGINT" else -9)
-    assert b"Traceback" not in said
+    if name == "SIGINT":  # one that starts while the first is killed says so in Python's words
+        assert b"Traceback" not in said
     assert list(tmp_path.iterdir()) == []
 
 

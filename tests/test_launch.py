@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 import torch
 
 import tracegen
+from tests.command import children_of
 from tests.execute_team import SMALL
 from tracegen.cli import main
 from tracegen.errors import ExecuteError
@@ -42,19 +43,6 @@ QUICK = ["--warmup-steps", "1", "--measure-steps", "2", "--dtype", "float64"]
 
 def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "tracegen", *args]
-
-
-def children_of(pid: int) -> list[int]:
-    """The living processes whose parent is pid."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue
-        if entry.name.isdecimal() and int(after_name[1]) == pid and after_name[0] != "Z":
-            found.append(int(entry.name))
-    return found
 
 
 def alive(pid: int) -> bool:
