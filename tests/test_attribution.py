@@ -240,6 +240,22 @@ def test_explain_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
         "rank 0 at 7.000 us: 500 ns  0B1 waits for 1B1 of rank 1\n"
         "rank 0 at 7.500 us: 500 ns  0B1 waits for the transfer of 1B1 of rank 1: latency\n"
     )
+    monkeypatch.setenv("COLUMNS", "40")  # what has no room stands below
+    done = run(*text.split())
+    assert done.stdout[done.stdout.index("rank     busy") :].partition("\nthe longest")[0] == (
+        "rank     busy     idle    input   weight\n"
+        "   0 6.000 us 4.000 us        2        2\n"
+        "   1 6.000 us 4.000 us        1        1\n"
+        "peaks are in stage activations\n"
+        "\n"
+        "why ranks wait\n"
+        "rank     idle  warm-up     wait  latency\n"
+        "   0 4.000 us          3.000 us 1.000 us\n"
+        "   1 4.000 us 1.500 us                  \n"
+        "rank    drain\n"
+        "   0         \n"
+        "   1 2.500 us\n"
+    )
     whole = json.loads(run(*text.split(), "--json").stdout)
     assert whole["idle_parts"][1][0] == {
         "cause": "warm-up",

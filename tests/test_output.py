@@ -354,6 +354,16 @@ def test_no_figure_is_cut_beside_communication() -> None:
     text = run("run", "-s", "interleaved-1f1b", "-p", 2, "-m", 4, *said, width=80).stdout
     assert "\nrank       busy      idle  comm busy   exposed " in text
     assert "\n   0  24.000 ms  6.200 ms   6.400 ms  3.200 ms " in text
+    text = run("run", "-s", "interleaved-1f1b", "-p", 2, "-m", 4, *said, width=40).stdout
+    assert "\nrank      busy     idle comm busy\n   0 24.000 ms 6.200 ms  6.400 ms\n" in text
+    assert "\nrank  exposed    input   weight\n   0 3.200 ms        5        5\n" in text
+
+
+def test_what_waits_at_a_ranks_end_has_a_name() -> None:
+    said = ("--grad-sync", 2500, "--zero", 2, "--no-trace", "--explain")
+    assert ": 2.500 ms  its end waits for its own 1REDUCE_GRAD" in (
+        run("run", "-s", "1f1b", "-p", 2, "-m", 4, *said).stdout
+    )
 
 
 def test_list_in_a_narrow_terminal() -> None:

@@ -7,10 +7,11 @@ narrow for the number beside the letter, numbers have a line of their own.
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from math import ceil
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -285,7 +286,6 @@ def duration(ns: int) -> str:
 
 def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
     """The figures under the tiling, for a terminal so wide; the README says what each means."""
-    narrow = width < NARROW
     yield Text(f"makespan         {duration(line.makespan_ns)}")
     if (steady := line.steady_step_ns) is not None:
         yield Text(f"steady step      {duration(round(steady))}   of {line.program.num_steps}")
@@ -294,32 +294,18 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
         f"overhead {metrics.bubble_overhead(line):.2%}",
         f"span rate {metrics.span_rate(line):.2%}",
     )
-    yield Text(("\n" + " " * 17 if narrow else "   ").join(bubble))
-    table = Table(
-        box=None, pad_edge=False, header_style="", padding=(0, 1, 0, 0) if narrow else (0, 1)
-    )
-    beside = line.kernels is not None or line.collectives
-    moe = ("comm busy", "exposed") if beside else ()
-    for name in ("rank", "busy", "idle", *moe):
-        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
-    for name in ("peak, freed at input", "peak, freed at weight"):
-        table.add_column(name, justify="right", overflow="fold")
-    peaks = line.peak_activations
-    p = line.program.num_ranks
-    for rank in range(min(p, MAX_RANKS)):
-        table.add_row(
-            str(rank),
-            duration(line.busy_ns[rank]),
-            duration(line.idle_ns[rank]),
-            *(duration(of[rank]) for of in (line.comm_busy_ns, line.exposed_ns) if moe),
-            *(
-                amount(peaks[at][rank]) if line.costs.in_bytes else f"{peaks[at][rank]:g}"
-                for at in ("freed_at_input", "freed_at_weight")
-            ),
-        )
-    if p > MAX_RANKS:
-        table.add_row("...")
-    yield table
+    yield Text(("\n" + " " * 17 if width < NARROW else "   ").join(bubble))
+    times = {"busy": line.busy_ns, "idle": line.idle_ns}
+    if line.kernels is not None or line.collectives:
+        times |= {"comm busy": line.comm_busy_ns, "exposed": line.exposed_ns}
+    ranks = range(min(line.program.num_ranks, MAX_RANKS))
+    more = ["..."] if line.program.num_ranks > MAX_RANKS else []
+    columns = {"rank": [*map(str, ranks), *more]}
+    columns |= {name: [duration(of[rank]) for rank in ranks] for name, of in times.items()}
+    size = amount if line.costs.in_bytes else "{:g}".format
+    for at, peaks in line.peak_activations.items():
+        columns[f"peak, {at.replace('_', ' ')}"] = [size(peaks[rank]) for rank in ranks]
+    yield from stacked(columns, width)
     if line.overlap_ratio is not None:
         yield Text(f"overlap          {line.overlap_ratio:.2%} of communication beside computation")
     yield Text(f"peaks are {'of' if line.costs.in_bytes else 'in stage'} activations")
@@ -330,6 +316,31 @@ def figures(line: Timeline, width: int) -> Iterator[Text | Table]:
             + ", ".join(f"{amount(most[at])} {at.replace('_', ' ')}" for at in most)
             + f" (rank {held['freed_at_weight'].index(most['freed_at_weight'])})"
         )
+
+
+def stacked(columns: Mapping[str, Sequence[str]], width: int) -> Iterator[Table]:
+    """Columns as a table, or as several, each with the first column, where that is too wide."""
+    gap, titles = 2, {name: name for name in columns}
+
+    def wide(name: str) -> int:
+        return gap + max(map(len, [*titles[name].split("\n"), *columns[name]]))
+
+    if sum(map(wide, columns)) - gap > width:
+        titles = {name: textwrap.fill(name, max(9, *map(len, columns[name]))) for name in columns}
+    if sum(map(wide, columns)) - gap > width:
+        gap = 1
+    first, *rest = columns
+    while rest:
+        here, room = [first], width + gap - wide(first)
+        while rest and (len(here) == 1 or wide(rest[0]) <= room):
+            here.append(rest.pop(0))
+            room -= wide(here[-1])
+        table = Table(box=None, pad_edge=False, header_style="", padding=(0, gap - 1, 0, 1))
+        for name in here:
+            table.add_column(titles[name], justify="right", no_wrap=True)
+        for cells in zip_longest(*(columns[name] for name in here), fillvalue=""):
+            table.add_row(*cells)
+        yield table
 
 
 def amount(size: float) -> str:

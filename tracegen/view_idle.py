@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -10,7 +12,7 @@ from tracegen import metrics
 from tracegen.attribution import Cause, Part, idle, totals
 from tracegen.deps import NOTHING
 from tracegen.timeline import Timeline
-from tracegen.view import MAX_RANKS, duration
+from tracegen.view import MAX_RANKS, duration, stacked
 
 LONGEST = 10
 
@@ -19,7 +21,8 @@ def explain(line: Timeline, out: Console) -> None:
     """Print a table of the causes by rank, and the longest parts, a line each however narrow."""
     ranks = range(min(line.program.num_ranks, MAX_RANKS))
     out.print(Text("\nwhy ranks wait", style="bold"))
-    out.print(causes(line))
+    for table in causes(line, out.width):
+        out.print(table)
     waits = [
         (rank, part)
         for rank in ranks
@@ -35,28 +38,25 @@ def explain(line: Timeline, out: Console) -> None:
         out.print(text, soft_wrap=True)
 
 
-def causes(line: Timeline) -> Table:
-    """The idle time of each rank by its causes."""
+def causes(line: Timeline, width: int) -> Iterator[Table]:
+    """The idle time of each rank by its causes, for a terminal so wide."""
     ranks = range(min(line.program.num_ranks, MAX_RANKS))
-    parts = {rank: totals(line, rank) for rank in ranks}
-    there = [cause for cause in Cause if any(parts[rank][cause] for rank in ranks)]
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("rank", "idle", *there):
-        table.add_column(name, justify="right", no_wrap=True, overflow="fold")
-    for rank in ranks:
-        shown = (duration(parts[rank][cause]) if parts[rank][cause] else "" for cause in there)
-        table.add_row(str(rank), duration(line.idle_ns[rank]), *shown)
-    return table
+    parts = [totals(line, rank) for rank in ranks]
+    columns = {"rank": [*map(str, ranks)], "idle": [duration(line.idle_ns[rank]) for rank in ranks]}
+    for cause in Cause:
+        if any(part[cause] for part in parts):
+            columns[cause] = [duration(part[cause]) if part[cause] else "" for part in parts]
+    return stacked(columns, width)
 
 
 def say(part: Part) -> str:
     """A part in words."""
-    whose = "" if part.rank == NOTHING else f" of rank {part.rank}"
+    whose, at = "" if part.rank == NOTHING else f" of rank {part.rank}", part.at or "its end"
     if part.cause == Cause.WAIT:
-        return f"{part.at} waits for {part.on or 'its rank'}{whose}"
+        return f"{at} waits for {part.on or 'its rank'}{whose}"
     if part.cause == Cause.EXPOSED:
-        return f"{part.at} waits for its own {part.on}"
+        return f"{at} waits for its own {part.on}"
     if part.cause in (Cause.QUEUE, Cause.BANDWIDTH, Cause.LATENCY):
         what = f"the transfer of {part.on}{whose}" if part.on else "its transfer"
-        return f"{part.at} waits for {what}: {part.cause}"
-    return f"{part.at}: {part.cause}"
+        return f"{at} waits for {what}: {part.cause}"
+    return f"{at}: {part.cause}"

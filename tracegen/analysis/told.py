@@ -19,7 +19,6 @@ from tracegen.layout import LETTERS, PAIR_LETTERS, Arrow, Layout, layout
 from tracegen.metrics import readable, us
 from tracegen.shape import Row, Shape, Slice
 from tracegen.view import duration
-from tracegen.view_idle import causes
 
 RUNS = 12  # of the path, in the terminal
 PIECES = 6  # of a chain
@@ -111,11 +110,6 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def idle_table(told: Explained) -> Table:
-    """Why each rank stands still."""
-    return causes(told.line)
 
 
 def as_data(told: Explained, path: list[Piece], gains: list[Gain]) -> dict[str, Any]:

@@ -44,12 +44,12 @@ def command(
 
     The critical path, whose pieces add up to the makespan; why each rank stands still and
     what happened meanwhile; and what 1 % off a stage or a rank, or a link twice as fast,
-    would buy, exactly. Of a measured trace the times are its own, and what lies between them
-    is kept.
+    would buy, exactly. Of a run, its profiles or a trace of them, the times are its own, and
+    what lies between them is kept.
 
     \b
         tracegen explain 1f1b -p 4 -m 8 --alpha 50
-        tracegen explain measured.json -o explained.json
+        tracegen explain profiles/ -o explained.json
     """
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
@@ -91,13 +91,15 @@ def _print(explained: Any, path: Any, gains: Any, top: int) -> None:
 
     from tracegen.analysis import told
     from tracegen.view import duration
+    from tracegen.view_idle import causes
 
     out = console()
     for text in told.heading(explained, path):
         out.print(text, soft_wrap=True)
     out.print(told.path_table(path))
     out.print(Text("\nwhy ranks wait", style="bold"))
-    out.print(told.idle_table(explained))
+    for table in causes(explained.line, out.width):
+        out.print(table)
     if gaps := list(explained.gaps()):
         out.print(Text("\nthe longest gaps, and what happened meanwhile", style="bold"))
         for text in told.gap_texts(gaps, top):
