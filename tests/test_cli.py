@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from command import SCRIPT, refusal, run
 from golden import SHIPPED
 from hypothesis import HealthCheck, example, given, settings
@@ -362,11 +364,28 @@ def test_what_stands_where_a_command_should_gets_a_command() -> None:
     assert "there are run, calibrate" in refusal("qqqqq")
 
 
+def test_a_trace_may_come_from_standard_input() -> None:
+    run("run", "-s", "zbv", "-p", 2, "-o", "zbv.json.gz")
+    for trace in (gzip.decompress(zipped := Path("zbv.json.gz").read_bytes()), zipped):
+
+        def piped(*args: str, trace: bytes = trace) -> Result:
+            return CliRunner().invoke(main, args, input=trace, env={"COLUMNS": "80"})
+
+        for command in ("show", "check", "explain"):
+            said = run(command, "zbv.json.gz").stdout.replace("zbv.json.gz", "-")
+            assert (piped(command, "-").output, said != "") == (said, True)
+        for sides in (("zbv.json.gz", "-"), ("-", "zbv.json.gz")):
+            assert piped("diff", *sides).exit_code == 0
+        assert piped("run", "--like", "-", "-o", "again.json.gz").exit_code == 0
+        assert Path("again.json.gz").read_bytes() == zipped
+    assert refusal("show", "-").startswith("-: it is empty; expected a Chrome trace")
+    assert "- and - are one standard input" in run("diff", "-", "-").stderr
+
+
 def test_what_is_no_schedule_or_trace_is_told_apart() -> None:
     Path("folder").mkdir()
     stdin = "-: standard input is not read; give a name or a file"
-    for command in ("check", "show", "explain", "export"):
-        assert refusal(command, "-").endswith(stdin)
+    assert refusal("export", "-").endswith(stdin)
     folder = (
         "folder is a folder; a schedule's file ends in .py or .csv, "
         "and `tracegen import` reads profiles"

@@ -275,12 +275,12 @@ SCHEDULES = (".py", ".csv")
 
 
 def is_trace(name: str) -> bool:
-    """Whether a name is a trace's, or of the profiles of a run: a folder, a pattern of names.
+    """Whether a name is a trace's, "-" too, or of the profiles of a run: a folder, a pattern.
 
     Raises:
         FileError: for a file, or a path where none is, of which the name says no format.
     """
-    if name.endswith(TRACES):
+    if name == "-" or name.endswith(TRACES):
         return True
     if name.endswith(SCHEDULES) or is_schedule(name):
         return False

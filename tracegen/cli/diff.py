@@ -57,6 +57,8 @@ def command(
     from tracegen.profiles.door import read_any
 
     Tolerance.parse(times)
+    if golden == new == "-":
+        raise click.UsageError("- and - are one standard input; give one of the traces as a file")
     _refuse_schedules(golden, new)
     for path in (golden, new):
         not_itself(path, overlay or "-")

@@ -58,6 +58,7 @@ def command(
         tracegen show dualpipe -p 8 -m 20
         tracegen show dualpipe -p 8 -m 20 --svg dualpipe.svg
         tracegen show trace.json --html trace.html --arrows --memory
+        tracegen run --schedule zbv --quiet -o - | tracegen show -
     """
     look = {"theme": theme, "arrows": arrows, "memory": memory, "legend": legend}
     if svg is None and html is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -31,6 +32,7 @@ _IF_ROWS = "; of a schedule's CSV (FILE.csv) `tracegen import` makes a trace"
 # About as much text as is parsed at once: a few thousand events.
 CHUNK = 1 << 19
 EVENTS = "traceEvents"
+STDIN = "-"
 
 # Keys of an event that decide a figure.
 DECISIVE = ("ts", "dur")
@@ -49,20 +51,20 @@ _SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # t
 
 
 def text_of(path: str | Path, warnings: Warnings) -> str:
-    """The text of a file, gzipped or not, whatever its name says.
+    """The text of a file, or of standard input for "-", gzipped or not, whatever its name says.
 
     Raises:
         FileError: if it cannot be read, is empty, or its gzip data is broken.
     """
     try:
-        data = Path(path).read_bytes()
+        data = _of_stdin() if str(path) == STDIN else Path(path).read_bytes()
     except OSError as error:
         files = with_endings(path, SUFFIXES) if isinstance(error, FileNotFoundError) else ""
         right = f"give the whole name: {files}" if files else EXPECTED
         raise FileError(f"{path}: {error.strerror or error}; {right}") from None
     named = str(path).endswith(".gz")
     if data.startswith(_GZIP):
-        if not named:
+        if not named and str(path) != STDIN:
             warnings.add("names", "it is gzipped, though its name does not end in .gz")
         data = _unzipped(path, data)
     elif named and data:
@@ -70,6 +72,12 @@ def text_of(path: str | Path, warnings: Warnings) -> str:
     if not data.strip():
         raise FileError(f"{path}: it is empty; {EXPECTED}")
     return _decoded(data, warnings)
+
+
+def _of_stdin() -> bytes:
+    if sys.stdin is None:
+        raise OSError("standard input is closed")
+    return sys.stdin.buffer.read()
 
 
 def _unzipped(path: str | Path, data: bytes) -> bytes:
