@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,34 @@ def test_ctrl_c_in_the_midst_of_the_module(monkeypatch: pytest.MonkeyPatch) -> N
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(wasm.WasmCrash, match="was interrupted"):
         trace_processor.call(one.rpc, trace_processor.STATUS)
+
+
+ENDLESS = """
+    WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n
+"""
+
+
+@contextmanager
+def soon(act: Callable[[], object]) -> Iterator[None]:
+    """Do something while the block waits for an answer that would never come."""
+    timer = threading.Timer(1.5, act)
+    timer.start()
+    yield
+    timer.join()
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_ends_a_query_that_would_never_end(sample_trace: Path) -> None:
+    before, threads = signal.getsignal(signal.SIGINT), threading.active_count()
+    with soon(ctrl_c), pytest.raises(KeyboardInterrupt):
+        query(sample_trace, ENDLESS)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert threading.active_count() <= threads + 1  # the timer's
+    assert query(sample_trace, "SELECT COUNT(*) FROM slice").rows == ((24,),)
 
 
 def test_it_is_perfettos_own_api(sample_trace: Path) -> None:
@@ -286,9 +316,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def remote(shell: Path) -> Iterator[str]:
-    """The address of a running shell without a trace."""
+@contextmanager
+def running_shell(shell: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A shell without a trace, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with subprocess.Popen([shell, "--http-port", str(port)]) as process:
@@ -298,8 +328,15 @@ def remote(shell: Path) -> Iterator[str]:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
+        yield process, f"127.0.0.1:{port}"
         process.kill()
+
+
+@pytest.fixture
+def remote(shell: Path) -> Iterator[str]:
+    """The address of a running shell without a trace."""
+    with running_shell(shell) as (_, address):
+        yield address
 
 
 class TestShells:
@@ -309,6 +346,22 @@ class TestShells:
     def test_a_running_one(self, sample_trace: Path, remote: str) -> None:
         for _ in range(2):  # it is left as it was found
             assert query(sample_trace, "SELECT COUNT(*) FROM slice", remote).rows == ((24,),)
+
+    def test_ctrl_c_ends_the_wait_for_a_running_one(self, sample_trace: Path, remote: str) -> None:
+        with soon(ctrl_c), pytest.raises(KeyboardInterrupt):
+            query(sample_trace, ENDLESS, remote)
+
+    def test_a_running_one_that_stops(self, sample_trace: Path, shell: Path) -> None:
+        with (
+            running_shell(shell) as (process, address),
+            soon(process.kill),
+            pytest.raises(ToolMissing) as error,
+        ):
+            query(sample_trace, ENDLESS, address)
+        assert str(error.value) == (
+            f"{address}: it has stopped (Remote end closed connection without response); "
+            "start it again"
+        )
 
     def test_a_running_one_keeps_its_trace(self, sample_trace: Path, remote: str) -> None:
         from perfetto.trace_processor import TraceProcessor
