@@ -8,7 +8,7 @@ from typing import Any
 WIDTH = 6
 
 
-def train(session: Any, name: str, microbatches: int, folder: str) -> Any:
+def train(session: Any, name: str, microbatches: int, folder: str, step: str = "step") -> Any:
     """Two steps of a schedule of torch's, recorded: what torch ran, and what was seen."""
     import torch
     from torch.distributed import pipelining
@@ -42,7 +42,7 @@ def train(session: Any, name: str, microbatches: int, folder: str) -> Any:
         for _ in range(2):
             args = (x,) if 0 in owned else ()
             keep = {"target": x, "losses": []} if total - 1 in owned else {}
-            schedule.step(*args, **keep)
+            getattr(schedule, step)(*args, **keep)
     assert not {"forward_one_chunk", "backward_one_chunk"} & vars(stages[0]).keys()
     if name in ("GPipe", "1F1B"):
         return None, recording.line

@@ -54,6 +54,17 @@ def test_the_order_recorded_is_torchs(
     assert line.makespan_ns > 0
 
 
+@pytest.mark.parametrize("name", ["GPipe", "Interleaved1F1B"])  # in V shapes torch 2.13 has none
+def test_an_evaluation_has_no_backward(teams: dict[int, Team], tmp_path: Path, name: str) -> None:
+    """In its eval() torch calls the backwards too, and they return at once."""
+    found = teams[2].run(record_worker.train, name, 4, str(tmp_path), "eval")
+    line = found[0][1]
+    steps = [str(step) for rank in line.program.ranks for step in rank]
+    stages = 2 if name == "GPipe" else 4
+    assert sorted(steps) == sorted(f"{s}F{mb}" for s in range(stages) for mb in range(4))
+    assert line.config["executed"]["broken_waits"] == []
+
+
 def test_the_first_rank_writes_the_trace(teams: dict[int, Team], tmp_path: Path) -> None:
     (_, line), _ = teams[2].run(record_worker.train, "DualPipeV", 4, str(tmp_path))
     (path,) = tmp_path.iterdir()

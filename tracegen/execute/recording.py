@@ -108,7 +108,7 @@ class Recording:
                 ("backward_one_chunk", FULL),
                 ("backward_weight_one_chunk", WEIGHT),
             ):
-                self._wrap(stage, name, self._call(stage.stage_index, kind))
+                self._wrap(stage, name, self._call(stage, kind))
         return self
 
     def __exit__(
@@ -131,12 +131,14 @@ class Recording:
         self.steps.append(_StepLog(self.device))
         return original(*args, **kwargs)
 
-    def _call(self, stage: int, kind: int) -> Callable[..., Any]:
+    def _call(self, stage: Any, kind: int) -> Callable[..., Any]:
         def around(original: Callable[..., Any], number: int, *args: Any, **kwargs: Any) -> Any:
-            if not self.steps:
+            # Without a loss, and in eval(), torch calls the backwards too, and they do nothing.
+            nothing = kind != FORWARD and not stage.has_backward
+            if not self.steps or nothing:
                 return original(number, *args, **kwargs)
             half = kind == FULL and not kwargs.get("full_backward", True)
-            call = self.steps[-1].begin(encode(stage, INPUT if half else kind, number))
+            call = self.steps[-1].begin(encode(stage.stage_index, INPUT if half else kind, number))
             found = original(number, *args, **kwargs)
             call.end = self.steps[-1].mark()
             return found
