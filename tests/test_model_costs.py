@@ -377,3 +377,18 @@ def test_costs_of_several_are_not_saved() -> None:
     assert several == "Error: --save-costs is of one schedule, not 2; give one by -s"
     swept = refusal("compare", "-s", "1f1b", "--sweep", "m=4", "--save-costs", "x")
     assert swept.splitlines()[-1] == "Error: --save-costs is of one size; leave --sweep out"
+
+
+def test_the_layers_of_each_stage_are_told() -> None:
+    sizes = ("-p", 4, "--model-layers", 30, "--hidden", 1024, "--seq", 512, "--flops", 400)
+    told = run("compare", "-s", "1f1b,dualpipe,zbv", *sizes)
+    assert [text for text in told.stdout.splitlines() if text.startswith("layers")] == [
+        "layers of 4 stages: 7,8,8,7",
+        "layers of 8 stages: 3,4,4,4,4,4,4,3",
+    ]
+    whole = json.loads(run("compare", "-s", "1f1b", *sizes, "--json").stdout)
+    assert whole["layers"] == {"4": [7, 8, 8, 7]}
+    advice = ("advise", "--memory-limit", "80GiB", "-s", "1f1b", *sizes)
+    assert "\nlayers of 4 stages: 7,8,8,7\n" in run(*advice).stdout
+    assert json.loads(run(*advice, "--json").stdout)["layers"] == {"4": [7, 8, 8, 7]}
+    assert "layers" not in json.loads(run("compare", "-s", "1f1b", "--json").stdout)

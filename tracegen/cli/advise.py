@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes, knows_weights
+from tracegen.cli.choosing import (
+    base_of,
+    choosing_options,
+    footnote,
+    in_bytes,
+    knows_weights,
+    layers_of,
+    print_layers,
+)
 from tracegen.cli.common import console
 from tracegen.cli.counts import COUNT
 from tracegen.cli.sections import Sectioned
@@ -125,6 +133,7 @@ def _report(advice: Advice, limit: Limit, p: int, base: Base) -> dict[str, Any]:
         "least_memory": advice.least[0],
         "with_replicas": None if advice.replicas is None else advice.replicas.as_dict(),
         **_microbatch(base),
+        **layers_of(base, advice.fits),
     }
 
 
@@ -206,6 +215,7 @@ def _print_model(out: Console, row: Figures, base: Base) -> None:
     if not isinstance(model, Model):
         return
     least = model.least_microbatch()
+    print_layers(out, base, [row])
     at = f"{model.tflops:g} TFLOP/s and {model.memory_GBps:g} GB/s of device memory"
     if least is None:
         text = f"at {at} no microbatch keeps products with {model.hidden} hidden units busy"

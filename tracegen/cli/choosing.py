@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +12,10 @@ from tracegen.cli.common import OTHERS, PLAIN, cost_options, costs_of
 from tracegen.cli.sections import Command, with_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tracegen.analysis.grid import Base
+    from tracegen.analysis.measure import Figures
     from tracegen.analysis.model import Model
 
 
@@ -160,6 +163,23 @@ def footnote(base: Base) -> str:
     if in_bytes(base):
         return f"peaks are of activations in GiB, weights in {unit}{of}"
     return f"peaks (activations of a microbatch) and weights are in {unit}{of}"
+
+
+def layers_of(base: Base, rows: Iterable[Figures]) -> dict[str, Any]:
+    """A model's layers of each stage, by how many stages a row has; nothing without a model."""
+    from tracegen.analysis.model import Model
+
+    model = base.given
+    if not isinstance(model, Model):
+        return {}
+    return {"layers": {count: model.stages(count) for count in sorted({r.stages for r in rows})}}
+
+
+def print_layers(out: Console, base: Base, rows: Iterable[Figures]) -> None:
+    """A line for each number of stages whose layers are not the same everywhere."""
+    for count, layers in layers_of(base, rows).get("layers", {}).items():
+        if len(set(layers)) > 1:
+            out.print(f"layers of {count} stages: {','.join(map(str, layers))}", soft_wrap=True)
 
 
 def _free(base: Base) -> Iterator[str]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import progress
-from tracegen.cli.choosing import base_of, choosing_options, footnote, in_bytes
+from tracegen.cli.choosing import (
+    base_of,
+    choosing_options,
+    footnote,
+    in_bytes,
+    layers_of,
+    print_layers,
+)
 from tracegen.cli.common import check_ending, console, say
 from tracegen.cli.counts import COUNT
 from tracegen.cli.sections import Sectioned
@@ -154,7 +161,7 @@ def _compare(chosen: list[str], by: str, as_json: bool, options: dict[str, Any])
     with progress.at("comparing"):
         found = compare(sizes, lambda one: base.source(one.p), by)
     if as_json:
-        request = {"p": size.p, "m": size.m, "unit": _unit(base)}
+        request = {"p": size.p, "m": size.m, "unit": _unit(base), **layers_of(base, found.rows)}
         click.echo(json.dumps(tables.comparison_json(found, request, by), allow_nan=False))
     else:
         _show(console(), found, f"p={size.p} m={size.m}", by, base)
@@ -169,6 +176,7 @@ def _show(out: Console, found: Comparison, size: str, by: str, base: Base) -> No
         out.print(f"{size}, sorted by {by}; * the best")
         out.print(tables.table(found, in_bytes(base), out.width, by))
         out.print(footnote(base))
+        print_layers(out, base, found.rows)
     if found.impossible:
         out.print("not possible:")
         out.print(tables.impossible(found.impossible))
