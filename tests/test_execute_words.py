@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import tracegen
 from tracegen import Costs
 from tracegen.analysis import sweep
+from tracegen.cli import main
 from tracegen.cli.execute import figures, warn_of_turns
 from tracegen.errors import ExecuteError
 from tracegen.execute import launch
@@ -128,4 +131,33 @@ def test_torchruns_processes_start_none_of_their_own(
     assert str(caught.value) == (
         "under torchrun (RANK and WORLD_SIZE are set) only run --execute without --share-gpu can "
         "be done; leave torchrun out"
+    )
+
+
+@pytest.mark.parametrize("command", ["run -s 1f1b -p 1 --execute", "calibrate -s 1f1b -p 1"])
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("no/x.json", "cannot be written: there is no folder no"),
+        ("folder", "cannot be written: Is a directory"),
+        ("loop.json", "cannot be written: a loop of symbolic links"),
+    ],
+)
+def test_a_target_is_refused_before_an_execution_not_after(
+    command: str, target: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("loop.json").symlink_to("loop.json")
+    refused = CliRunner().invoke(main, [*command.split(), "-o", target])
+    assert refused.stderr == f"Error: {target}: {why}\n"
+    assert refused.exit_code == 2
+
+
+def test_so_is_a_name_that_is_no_traces() -> None:
+    pytest.importorskip("torch")
+    refused = CliRunner().invoke(main, ["run", "-s", "1f1b", "--execute", "-o", "x.txt"])
+    assert refused.stderr == (
+        "Error: x.txt: a trace's name ends in .json or .json.gz or .pftrace\n"
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
+from tracegen import files
 from tracegen.errors import FileError
 from tracegen.files import check_path, is_special, write_text
 from tracegen.layout import Layout, Row, Shape, layout
@@ -56,6 +57,16 @@ def write(
     write_layout(shown if watched is None else watched(shown), target, len(line.program) >= LONG)
 
 
+def check_target(target: str | Path) -> None:
+    """Before long work whose trace goes there.
+
+    Raises:
+        FileError: if `write` could not write it.
+    """
+    _check_name(target)
+    files.check_target(target)
+
+
 def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:
     """`write`, of what a trace is to show.
 
@@ -67,16 +78,20 @@ def write_layout(shown: Layout, target: str | Path, long: bool = False) -> None:
     Raises:
         FileError: if the name has another ending or the file cannot be written.
     """
-    if not is_special(target) and not str(target).endswith(SUFFIXES):
-        kind = Path(target).suffix[1:].lower()
-        hint = f"; `tracegen show --{kind}` writes pictures" if kind in ("svg", "html") else ""
-        raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}{hint}")
+    _check_name(target)
     if str(target).endswith(PROTO):
         from tracegen import emit_proto
 
         emit_proto.write(shown, target)
     else:
         write_text(target, *((_slices_of_all(shown), _rest(shown)) if long else (chunks(shown),)))
+
+
+def _check_name(target: str | Path) -> None:
+    if not is_special(target) and not str(target).endswith(SUFFIXES):
+        kind = Path(target).suffix[1:].lower()
+        hint = f"; `tracegen show --{kind}` writes pictures" if kind in ("svg", "html") else ""
+        raise FileError(f"{target}: a trace's name ends in {' or '.join(SUFFIXES)}{hint}")
 
 
 def chunks(shown: Layout) -> Iterator[str]:

@@ -159,6 +159,24 @@ def opened(target: str | Path) -> Iterator[IO[bytes]]:
         raise FileError(f"{target}: cannot be written: {_why(path, error)}") from None
 
 
+def check_target(target: str | Path) -> None:
+    """Before long work whose result goes there.
+
+    Raises:
+        FileError: if the target cannot be written.
+    """
+    from tempfile import TemporaryFile
+
+    path = Path(target)
+    try:
+        if str(target) != STDOUT and path.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not is_special(target):
+            TemporaryFile(dir=_resolved(path).parent).close()
+    except OSError as error:
+        raise FileError(f"{target}: cannot be written: {_why(path, error)}") from None
+
+
 def _why(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError) and not path.parent.exists():
         return f"there is no folder {path.parent}"

@@ -44,15 +44,16 @@ def command(schedule: str, alone: bool, output: str | None, quiet: bool, **optio
     --device cuda has not been run on a GPU yet.
     """
     from tracegen.execute import calibrate
-    from tracegen.files import write_text
+    from tracegen.files import check_target, write_text
 
     asked = options_of(take(options))
     program = program_of(schedule, options)
+    target = output or "costs.toml"
+    check_target(target)
     say(f"calibrating on {asked.device}", quiet)
     warn_of_turns(1 if alone else program.num_ranks, asked, quiet)
     found = (calibrate.alone if alone else calibrate.in_place)(program, asked)
     costs = found.for_program(program)
-    target = output or "costs.toml"
     write_text(target, [text(found, costs, program)])
     if target != "-":
         say(f"wrote {target}", quiet)

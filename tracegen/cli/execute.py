@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +153,12 @@ def execute(
     program: Program, options: dict[str, Any], target: str | None, as_json: bool, quiet: bool
 ) -> None:
     """Execute the program, write its trace, print what was measured and what was predicted."""
-    lowered = _lowered(program, options["p2p_order"])
-    found = _measured(lowered, options_of(options["_execute"]), quiet)
+    lowered, asked = _lowered(program, options["p2p_order"]), options_of(options["_execute"])
+    if target is not None and os.environ.get("RANK", "0") == "0":  # torchrun's first writes it
+        from tracegen.emit import check_target
+
+        check_target(target)
+    found = _measured(lowered, asked, quiet)
     if found is None:  # one of torchrun's processes, but not the first
         return
     if target is not None:
