@@ -361,7 +361,7 @@ def test_what_stands_where_a_command_should_gets_a_command() -> None:
     said = "; of a trace: `tracegen open a.json`, `tracegen show a.json`"
     assert refusal("a.json").endswith(said)
     assert "`tracegen --help` lists all" in refusal("help")
-    assert "there are run, calibrate" in refusal("qqqqq")
+    assert "there are run, list" in refusal("qqqqq")
 
 
 def test_a_trace_may_come_from_standard_input() -> None:
@@ -465,6 +465,9 @@ def test_a_trace_without_its_ending_is_told_the_whole_name(command: str) -> None
 def test_run_takes_a_schedule_by_itself_as_show_and_check_do() -> None:
     asked = run("run", "-s", "zb-h1", "-p", 3).stdout
     assert asked == run("run", "zb-h1", "-p", 3).stdout == run("run", "-p", 3, "zb-h1").stdout
+    assert refusal("run", "zbv.json").endswith(
+        "Error: zbv.json is a trace; --like zbv.json makes it again, `tracegen show` draws it"
+    )
     said = "; one schedule is given as --schedule NAME"
     for more in (("zbv", "1f1b"), ("--like", "x.json", "1f1b"), ("-s", "zbv", "1f1b")):
         assert said in run("run", *more).stderr

@@ -18,21 +18,21 @@ from tracegen.errors import TracegenError
 # name -> what it does, in a line; the module has the name, with _ where that is a word of Python's
 COMMANDS = {
     "run": "Compile a schedule, replay it, write its trace and print the figures.",
-    "calibrate": "Measure the costs of a model's stages, for replays to come.",
     "list": "List the schedules: what each is, its constraints, its paper.",
-    "show": "Draw the tiling of a schedule or a trace in the terminal.",
-    "check": "Is a schedule, CSV or trace complete, in order and free of deadlock?",
-    "diff": "What changed between two traces, in the terms of the subject.",
-    "golden": "Make a folder of golden traces, and hold it against what is made now.",
-    "solve": "The best order for sizes, costs and a memory limit, with a proven bound.",
-    "export": "Write a schedule as PyTorch's schedule CSV.",
-    "import": "Read PyTorch's schedule CSV, or profiles of a run, and write the trace.",
+    "show": "Draw the tiling of a schedule or a trace: in the terminal, as SVG or HTML.",
+    "explain": "Why is it not faster? The critical path, who waits for what, what would help.",
     "compare": "Schedules of one model side by side, or over a grid of sizes and costs.",
     "advise": "The fastest schedule that fits a memory limit, and what more memory would buy.",
-    "explain": "Why is it not faster? The critical path, who waits for what, what would help.",
+    "solve": "The best order for sizes, costs and a memory limit, with a proven bound.",
+    "import": "Read profiles of a run, or PyTorch's schedule CSV, and write the trace.",
+    "export": "Write a schedule as PyTorch's schedule CSV.",
+    "check": "Is a schedule, CSV or trace complete, in order and free of deadlock?",
+    "diff": "What changed between two traces: actions, then times, arrows and figures.",
+    "golden": "Make a folder of golden traces, and hold it against what is made now.",
+    "calibrate": "Measure the costs of a model's stages on torch, for run --costs.",
     "open": "Open a trace in the Perfetto UI.",
-    "query": "Ask a trace a question in SQL.",
     "stats": "The bubble, the waits and the tiles of a trace, by SQL.",
+    "query": "Ask a trace a question in SQL.",
 }
 
 
