@@ -104,7 +104,7 @@ def _is_pair(line: Timeline, step: int) -> bool:
 
 
 def test_a_rank_that_sleeps_is_a_bubble_on_the_others(teams: Teams, tmp_path: Path) -> None:
-    nap_ns = 300_000_000
+    nap_ns = 1_000_000_000
     teams[2].run(profiles_worker.train, "GPipe", 3, str(tmp_path), nap_ns / 1e9)
     line = read([tmp_path])
     assert line.busy_ns[0] > nap_ns  # it is inside the forward of the rank that sleeps
