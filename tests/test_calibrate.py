@@ -115,6 +115,31 @@ def test_the_toml_gives_the_costs_again(tmp_path: Path) -> None:
     assert table(found, program).row_count == 1
 
 
+def test_costs_of_full_backwards_know_how_a_split_one_shares_them(tmp_path: Path) -> None:
+    """I 2 and W 1.5 ms of a B of 3: a replay's B lasts 3 ms, its I 2 / 3.5 of that."""
+    from tracegen.cli.calibrate import text
+
+    program = tracegen.compile("1f1b", 2, 4, communication=False)
+    found = Calibration(known(2), "cpu", alone=True)
+    (tmp_path / "c.toml").write_text(text(found, found.for_program(program), program))
+    costs = Costs.from_toml(tmp_path / "c.toml")
+    for name, expected in (
+        ("1f1b", {"F": 1_000_000, "B": 3_000_000}),
+        ("zb-h1", {"F": 1_000_000, "I": 1_714_286, "W": 1_285_714}),
+    ):
+        line = tracegen.replay(tracegen.compile(name, 2, 4, communication=False), costs)
+        lasts = {
+            (str(action)[1], end - start)
+            for action, start, end in zip(
+                (action for rank in line.program.ranks for action in rank),
+                line.start_ns,
+                line.end_ns,
+                strict=True,
+            )
+        }
+        assert lasts == set(expected.items())
+
+
 def test_quantiles_are_values_that_occurred() -> None:
     assert quantile(list(range(1, 21)), 0.5) == 10
     assert quantile(list(range(1, 21)), 0.95) == 19

@@ -7,7 +7,8 @@ those means the median over the steps, which one slow step does not move.
 A full backward, and a pair, are ops of their own here: splitting a backward
 costs something, so B is not I + W. Costs say b = i + w of a stage, so for a
 program that has both on one stage the microbatches that do the rarer are given
-theirs by number.
+theirs by number. Where a program has full backwards alone, i and w share out what B
+takes as they do when they are measured.
 """
 
 from __future__ import annotations
@@ -154,6 +155,8 @@ class OpCosts:
                 self._put(single[microbatch], "b_us", FULL, stage)
         else:
             self._put(entry, "b_us", FULL, stage)
+            if (share := self._share_of_input(stage)) is not None and "b_us" in entry:
+                entry["i_us"] = round(share * entry["b_us"], 3)
         usual = Counter(pairs.values()).most_common(1)
         for microbatch, pair in pairs.items():
             of = entry if pair == usual[0][0] else single[microbatch]
@@ -170,6 +173,11 @@ class OpCosts:
         """The ns that a rank spends after an op; after one that never went on at once, the mean."""
         own = self.gap_ns.get((kind, stage))
         return round(fmean(self.gap_ns.values())) if own is None and self.gap_ns else own or 0
+
+    def _share_of_input(self, stage: int) -> float | None:
+        """I / (I + W) of a stage, where both were measured."""
+        i, w = self.ns.get((INPUT, stage)), self.ns.get((WEIGHT, stage))
+        return None if i is None or not w else i / (i + w)
 
     def split_ratio(self, stage: int) -> float | None:
         """(I + W) / B of a stage, where all three were measured."""
