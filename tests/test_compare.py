@@ -344,6 +344,12 @@ def test_the_bubble_is_shown_in_80_columns() -> None:
         assert "no room for: span rate, peak input" in shown
 
 
+@pytest.mark.parametrize("name", ["p", "m", "v"])
+def test_a_size_is_given_or_swept(name: str) -> None:
+    said = refusal("compare", "-s", "interleaved-1f1b", f"-{name}", 2, "--sweep", f"{name}=2,4")
+    assert said.endswith(f"Error: -{name} and --sweep {name}=: leave one of them out")
+
+
 @pytest.mark.parametrize(("option", "name"), [("-p", "p"), ("--microbatches", "m"), ("-v", "v")])
 @pytest.mark.parametrize("values", ["4,8", "4..64"])
 def test_several_sizes_are_swept(option: str, name: str, values: str) -> None:

@@ -57,7 +57,7 @@ def test_a_pattern_of_names_is_text(tmp_path: Path, pattern: Any) -> None:
 
 
 def test_costs_are_read_of_a_path_as_text(tmp_path: Path) -> None:
-    (tmp_path / "costs.toml").write_text("f_us = 7")
+    (tmp_path / "costs.toml").write_text("\ufefff_us = 7", encoding="utf-8")  # as Notepad saves it
     assert tracegen.Costs.from_toml(str(tmp_path / "costs.toml")).f_us == 7
 
 

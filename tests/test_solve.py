@@ -449,6 +449,10 @@ def test_an_answer_that_is_not_proven_shows_the_gap() -> None:
 
 
 def test_two_bounds_on_the_solver_are_one_too_many() -> None:
+    for one in ("--effort", "--time-limit"):
+        done = CliRunner().invoke(main, ["solve", one, "nan"])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "nan bounds no solver; give a number, 0 or more" in done.output
     command = ["solve", "--effort", "1", "--time-limit", "1"]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 2

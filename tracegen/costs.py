@@ -201,7 +201,7 @@ class Costs:
 
         check_path("path", path)
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise CostError(f"{path}: {error.strerror}; expected a TOML file of costs") from None
         except (ValueError, RecursionError) as error:  # TOML's own, and what slips through it

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracegen.analysis.measure import Figures, Impossible, Size
     from tracegen.analysis.sweep import Row
 
+SWEPT = {"p": "ranks", "m": "microbatches", "v": "stages_per_rank"}
 SORTS = (
     "makespan",
     "ratio",
@@ -209,6 +210,9 @@ def _sweep(
     from tracegen.analysis import grid, sweep, tables
 
     axes = list(grid.axes(texts))
+    for axis in axes:
+        if (one := SWEPT.get(axis.name)) and options[one] is not None:
+            raise click.UsageError(f"-{axis.name} and --sweep {axis.name}=: leave one of them out")
     target = options["output"]
     _check_targets(options)
     size = _size(options)

@@ -11,6 +11,7 @@ import click
 from tracegen.cli import execute, progress
 from tracegen.cli.common import (
     SIZES,
+    TRACES,
     console,
     cost_options,
     costs_of,
@@ -111,6 +112,10 @@ def _request(
         schedule = extra[0]
     if (schedule is None) == (like is None):
         raise click.UsageError("give either --schedule NAME or --like TRACE")
+    if schedule is not None and schedule.endswith(TRACES):
+        raise click.UsageError(
+            f"{schedule} is a trace; --like {schedule} makes it again, `tracegen show` draws it"
+        )
     if schedule is not None:
         try:
             program = program_of(schedule, options)

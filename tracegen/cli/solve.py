@@ -105,6 +105,8 @@ def _answer(problem: Problem, options: dict[str, Any]) -> Answer:
     effort, seconds = options["effort"], options["time_limit"]
     if effort is not None and seconds is not None:
         raise click.UsageError("--effort and --time-limit both bound the solver; give one of them")
+    if effort != effort or seconds != seconds:  # it is neither in the range nor out of it
+        raise click.UsageError("nan bounds no solver; give a number, 0 or more")
     if seconds is not None:
         asked = Effort(work=None, seconds=seconds)
     else:
