@@ -516,7 +516,7 @@ def test_export_and_import() -> None:
         "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n"
     )
     found = run("import", "x.csv")
-    assert found.stdout.startswith("x.csv: p=2 m=1 v=1, loop placement; this is 1f1b or gpipe or ")
+    assert found.stdout.startswith("x.csv: p=2 m=1 v=1, loop placement; this is 1f1b or ")
     assert found.stderr == "wrote x.json\n"
     assert json.loads(Path("x.json").read_text())["otherData"]["schedule"] == "x.csv"
 
