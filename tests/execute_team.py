@@ -27,9 +27,11 @@ class Team:
     """p processes with an open session; `run` calls a function in all of them at once."""
 
     def __init__(self, size: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        # Bound until the end, so that nobody else is given the port; only who says so may share it.
+        self.held = socket.socket()
+        self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.held.bind(("127.0.0.1", 0))
+        port = self.held.getsockname()[1]
         context = mp.get_context("spawn")
         self.pipes: list[connection.Connection] = []
         self.processes = []
@@ -65,6 +67,7 @@ class Team:
         for process in self.processes:
             process.join(5)
             process.kill()
+        self.held.close()
 
 
 def _member(rank: int, size: int, address: str, pipe: connection.Connection) -> None:

@@ -336,7 +336,9 @@ def test_a_second_computation_agrees(order: str, program: Program, costs: dict[s
     else:
         assert finishes
     for rank in range(program.num_ranks):
-        mine = [(text, a * 1000, b * 1000) for text, a, b in rows_of(line, rank) if b >= a]
+        mine = [
+            (text, round(a * 1000), round(b * 1000)) for text, a, b in rows_of(line, rank) if b >= a
+        ]
         assert sorted(mine) == sorted(other.spans[rank])
     if finishes:
         assert_sums(line)
