@@ -679,7 +679,7 @@ def test_traces_without_actions_are_compared_by_their_rows(tmp_path: Path) -> No
     b.write_text(json.dumps(slices[:1]))
     assert run(a, b)[:2] == (
         1,
-        "different: 1 other rows\n\nchanges\n  row process 0 / thread 0: 1 slices missing; the "
+        "different: 1 other row\n\nchanges\n  row process 0 / thread 0: 1 slices missing; the "
         "first 'y' at 2.000 us\n",
     )
 

@@ -60,19 +60,23 @@ def headline(found: Difference) -> str:
     counts = Counter[str]()
     for change in found.steps:
         counts[_SAID[change.what]] += 1
-    counts |= Counter(
-        {
-            "configuration": len(found.configuration),
-            "arrows": len(found.arrows),
-            "counters": len(found.counters),
-            "other rows": len(found.rows),
-            "figures": len(found.figures),
-        }
-    )
-    said = [f"{count} {what}" for what, count in counts.items() if count]
+    rest = {
+        "configuration": len(found.configuration),
+        "arrows": len(found.arrows),
+        "counters": len(found.counters),
+        "other rows": len(found.rows),
+        "figures": len(found.figures),
+    }
+    said = [f"{count} {what}" for what, count in counts.items()]
+    said += [_counted(count, what) for what, count in rest.items() if count]
     if found.shifted:
-        said.append(f"{len(found.shifted)} that only follow")
+        said.append(f"{len(found.shifted)} that only follow{'s' * (len(found.shifted) == 1)}")
     return f"different: {', '.join(said)}"
+
+
+def _counted(count: int, what: str) -> str:
+    """A number of what is named in the plural, if it is."""
+    return f"{count} {what.removesuffix('s') if count == 1 else what}"
 
 
 def text(found: Difference) -> Iterator[str]:
@@ -92,7 +96,7 @@ def _lines(found: Difference) -> Iterator[str]:
     yield from _part("first divergence on each rank", first, everything=True)
     yield from _part("changes", changes(found))
     follow = [shift_line(found)] if found.shifted else []
-    follow += [f"{count} {what} with them" for what, count in found.follows.items()]
+    follow += [f"{_counted(count, what)} with them" for what, count in found.follows.items()]
     yield from _part("what follows from these", follow)
     yield from _part("effect", _effect(found))
 

@@ -170,7 +170,8 @@ def shift_line(found: Difference) -> str:
     late = [b.start_ns[c.new] - a.start_ns[c.golden] for c in found.shifted]
     low, high = min(late) / 1000, max(late) / 1000
     by = f"{low:+.3f} us" if low == high else f"{low:+.3f} to {high:+.3f} us"
-    return f"{len(late)} other starts by {by}, as what they wait for moved"
+    who = "1 other start by" if len(late) == 1 else f"{len(late)} other starts by"
+    return f"{who} {by}, as what they wait for moved"
 
 
 def effect(found: Difference) -> dict[str, tuple[float, float]]:
