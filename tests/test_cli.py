@@ -364,6 +364,24 @@ def test_what_stands_where_a_command_should_gets_a_command() -> None:
     assert "there are run, list" in refusal("qqqqq")
 
 
+def test_a_name_need_not_be_text() -> None:
+    name = os.fsdecode(b"\xff.json")
+    assert run("run", "-q", "-s", "1f1b", "-o", name).exit_code == 0
+    assert "/trace/%25FF.json&" in run("open", "--print-only", name).stdout
+    for command in (("show",), ("explain",), ("diff", name)):
+        assert run(*command, name).exit_code == 0
+    for encoding in ("utf-8:strict", "latin-1:strict"):
+        env = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run([SCRIPT, "check", name], env=env, capture_output=True, text=True)
+        assert done.stdout == "\\udcff.json: sound: p=4 m=8 v=1, loop placement\n"
+
+
+def test_sql_that_is_no_text_is_refused() -> None:
+    pytest.importorskip("wasmtime")
+    run("run", "-q", "-s", "1f1b", "-o", "a.json")
+    assert refusal("query", "a.json", os.fsdecode(b"select '\xff'")) == "SQL: it is not UTF-8"
+
+
 def test_a_trace_may_come_from_standard_input() -> None:
     run("run", "-s", "zbv", "-p", 2, "-o", "zbv.json.gz")
     for trace in (gzip.decompress(zipped := Path("zbv.json.gz").read_bytes()), zipped):

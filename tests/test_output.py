@@ -446,15 +446,33 @@ def test_nothing_is_written_over_what_is_read() -> None:
     run("run", "-q", "-s", "gpipe", "-o", "a.json")
     run("run", "-q", "-s", "1f1b", "-o", "b.json")
     before = Path("a.json").read_bytes()
+    Path("folder").mkdir()
+    Path("folder/a.json").write_bytes(before)
     said = "a.json is what is being read; give another file to write"
     for command in (
         ("show", "a.json", "--svg", "a.json"),
         ("show", "a.json", "--html", "./a.json"),
         ("diff", "a.json", "b.json", "--overlay", "a.json"),
         ("diff", "b.json", "a.json", "--overlay", "a.json"),
+        ("explain", "a.json", "-o", "a.json"),
+        ("import", "b.json", "a.json", "-o", "./a.json"),
+        ("import", "[a].json", "-o", "a.json"),
+        ("explain", "[ab].json", "-o", "a.json"),
+        ("import", "folder", "-o", "folder/a.json"),
     ):
         assert refusal(*command).endswith(said.removeprefix("a.json")), command
-    assert Path("a.json").read_bytes() == before
+    assert Path("a.json").read_bytes() == Path("folder/a.json").read_bytes() == before
+    run("export", "1f1b", "-o", "a.csv")
+    assert refusal("export", "a.csv", "-o", "a.csv").endswith(said.removeprefix("a.json"))
+
+
+def test_an_overlay_is_json_in_a_file() -> None:
+    run("run", "-q", "-s", "gpipe", "-o", "a.json")
+    for target, said in (
+        ("-", "the report and --overlay - both want stdout; give --overlay a file"),
+        ("b.pftrace", "b.pftrace: --overlay writes JSON; name it .json"),
+    ):
+        assert refusal("diff", "a.json", "a.json", "--overlay", target).endswith(f"Error: {said}")
 
 
 def test_a_trace_too_long_for_json_says_so() -> None:

@@ -370,12 +370,13 @@ def console(stderr: bool = False) -> Console:
 
 
 def not_itself(source: str, target: str) -> None:
-    """Refuse to write over what is being read."""
-    if (
-        target != "-"
-        and Path(source).is_file()
-        and Path(target).resolve() == Path(source).resolve()
-    ):
+    """Refuse to write over what is being read: a file, or one of a folder's or a pattern's."""
+    read = [Path(source)]
+    if (os.path.isdir(source) or _is_pattern(source)) and is_trace(source):
+        from tracegen.profiles.inputs import given
+
+        read = given([source]).paths
+    if target != "-" and Path(target).resolve() in [p.resolve() for p in read if p.is_file()]:
         raise click.UsageError(f"{target} is what is being read; give another file to write")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracegen.cli import progress
-from tracegen.cli.common import TRACES, is_schedule, not_itself, say, warn
+from tracegen.cli.common import TRACES, check_ending, is_schedule, not_itself, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +60,12 @@ def command(
     if golden == new == "-":
         raise click.UsageError("- and - are one standard input; give one of the traces as a file")
     _refuse_schedules(golden, new)
-    for path in (golden, new):
-        not_itself(path, overlay or "-")
+    if overlay == "-":
+        raise click.UsageError("the report and --overlay - both want stdout; give --overlay a file")
+    if overlay is not None:
+        check_ending(overlay, "--overlay", ".json")
+        for path in (golden, new):
+            not_itself(path, overlay)
     sides = []
     for path in (golden, new):
         with progress.at(f"reading {path}"):

@@ -13,6 +13,7 @@ from tracegen.cli.common import (
     console,
     cost_options,
     is_trace,
+    not_itself,
     program_of,
     replay_options,
     say,
@@ -53,6 +54,7 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both want stdout; give -o a file or leave one out")
+    not_itself(schedule_or_trace, output or "-")
     from tracegen.analysis import told
     from tracegen.analysis.explain import Explained
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tracegen.cli.common import check_ending, program_of, say, size_options
+from tracegen.cli.common import check_ending, not_itself, program_of, say, size_options
 
 
 @click.command("export")
@@ -26,6 +26,7 @@ def command(schedule: str, comms: bool, output: str, **options: Any) -> None:
     from tracegen.passes.whole_stage import add_whole_stage
 
     check_ending(output, "export", ".csv")
+    not_itself(schedule, output)
     program = program_of(schedule, options).compute_only()
     if comms:
         program = add_communication(add_whole_stage(program))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracegen.cli import progress
-from tracegen.cli.common import console, cost_options, costs_of, say, warn
+from tracegen.cli.common import console, cost_options, costs_of, not_itself, say, warn
 from tracegen.cli.sections import Sectioned
 
 if TYPE_CHECKING:
@@ -102,11 +102,13 @@ def _profile(
     from tracegen import emit
     from tracegen.profiles.reading import read
 
+    target = output or f"{_stem(files[0])}.tiling.json"
+    for file in files:
+        not_itself(file, target)
     with progress.at("reading"):
         line = read(files, rank_map, name_pattern)
     what = files[0] if len(files) == 1 else f"{len(files)} files"
     warn(what, line)
-    target = output or f"{_stem(files[0])}.tiling.json"
     emit.write(line if replay else replace(line, beside=None), target)
     _print(what, line, replay, to_stderr=target == "-")
     if target != "-":

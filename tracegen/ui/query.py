@@ -105,6 +105,8 @@ def ask(opened: Any, sql: str) -> Table:
         result = opened.query(sql)
     except TraceProcessorException as error:
         raise QueryError(f"SQL: {_reason(str(error))}") from error
+    except UnicodeError:
+        raise QueryError("SQL: it is not UTF-8") from None
     width = len(result.column_names)
     cells = list(result.cells)
     rows = [tuple(cells[start : start + width]) for start in range(0, len(cells), width or 1)]

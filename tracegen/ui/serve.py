@@ -66,7 +66,7 @@ def local_link(trace: Path, offline: bool = False, port: int = PORT) -> str:
 
 def trace_path(trace: Path) -> str:
     """Where a trace is on the server. Apart from every file of the UI."""
-    return TRACE_FOLDER + urllib.parse.quote(trace.name)
+    return TRACE_FOLDER + urllib.parse.quote(os.fsencode(trace.name))
 
 
 class TraceServer(http.server.ThreadingHTTPServer):
