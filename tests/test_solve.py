@@ -436,7 +436,7 @@ def test_without_the_extra_the_heuristic_answers_and_says_so(
 def test_the_best_named_schedule_is_one_that_run_gives_the_same_time() -> None:
     # 1F1B takes as long, but only with its backwards split.
     told = run("-p 8 -m 24 --alpha 1000 --memory-limit 12 --no-solver")
-    assert "best named schedule: zb-h1, 120000 us" in told
+    assert "best named schedule: zb-h1, 120.000 ms" in told
     program = tracegen.compile("zb-h1", num_ranks=8, num_microbatches=24)
     assert replay(program, Costs(alpha_us=1000)).makespan_ns == 120_000_000
 

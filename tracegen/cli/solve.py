@@ -182,12 +182,13 @@ def _print(answer: Answer, problem: Problem, line: Timeline, to_stderr: bool) ->
 def described(answer: Answer, problem: Problem) -> list[str]:
     """What was found, in lines for people."""
     from tracegen.analysis.solve.exact import is_installed
+    from tracegen.view import duration
 
-    found = f"{problem.objective}: {_us(answer.value_ns)} us, by {answer.source}"
+    found = f"{problem.objective}: {duration(answer.value_ns)}, by {answer.source}"
     if answer.is_best:
         lines = [f"{found}; no order is better"]
     else:
-        bound = f"no order is better than {_us(answer.bound_ns)} us, a gap of {answer.gap:.2%}"
+        bound = f"no order is better than {duration(answer.bound_ns)}, a gap of {answer.gap:.2%}"
         lines = [found, bound]
         if answer.solver:
             lines.append("more --effort or --time-limit may close the gap")
@@ -201,9 +202,5 @@ def described(answer: Answer, problem: Problem) -> list[str]:
         best = min(kept, key=lambda one: (one.value or 0, one.was_split))
         more = (best.value or 0) / answer.value_ns - 1 if answer.value_ns else 0.0
         than = f"{more:.2%} longer" if more else "as good"
-        lines.append(f"best named schedule: {best}, {_us(best.value or 0)} us ({than})")
+        lines.append(f"best named schedule: {best}, {duration(best.value or 0)} ({than})")
     return lines
-
-
-def _us(ns: int) -> str:
-    return f"{ns / 1000:.15g}"
