@@ -117,6 +117,56 @@ def test_cores_of_which_the_kernel_says_nothing_are_alike(
     assert host.shares([5, 1, 3, 7], 2, 1) == [[1, 3], [5, 7]]
 
 
+@pytest.mark.parametrize(
+    ("own", "starters", "set_to"),
+    [
+        (range(4), range(4), [[2, 3]]),
+        (range(4), range(8), []),  # as under mpirun, or torchrun --numa-binding
+        (range(1), range(1), []),  # as under taskset -c 0
+    ],
+)
+def test_a_process_that_was_bound_by_itself_stays_as_it_is(
+    own: range,
+    starters: range,
+    set_to: list[list[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "CPUS", tmp_path)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: set(starters if pid else own), raising=False
+    )
+    calls: list[list[int]] = []
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda pid, share: calls.append(share), raising=False
+    )
+    host.keep_to_own_cores(1, 2, 1)
+    assert calls == set_to
+
+
+@pytest.mark.parametrize(
+    ("world", "environment", "local_size"),
+    [
+        ((1, 2, 1, "127.0.0.1:1"), {"LOCAL_WORLD_SIZE": "8"}, 2),
+        ((9, 16, 1), {"LOCAL_WORLD_SIZE": "8"}, 8),
+        ((9, 16, 9), {}, 0),
+    ],
+)
+def test_how_many_share_a_host(
+    world: tuple[int, int, int, str],
+    environment: dict[str, str],
+    local_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    from tracegen.execute.session import World
+
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert World(*world).local_size == local_size
+
+
 @pytest.mark.parametrize("error", [AttributeError, OSError])
 def test_a_system_that_pins_nothing_is_no_error(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]

@@ -27,11 +27,13 @@ def keep_to_own_cores(number: int, count: int, threads: int) -> None:
     behind the sender's compute for a time slice: every hand-over is then milliseconds
     late, in one step and not in the next.
 
-    Nothing is done where a share has fewer cores than `threads`, nor where the system cannot.
+    Nothing is done where a share has fewer cores than `threads`, where whoever started this
+    process has bound it already, nor where the system cannot.
     """
     try:
-        found = shares(os.sched_getaffinity(0), count, threads)
-        if found:
+        allowed = os.sched_getaffinity(0)
+        bound = allowed != os.sched_getaffinity(os.getppid())
+        if not bound and (found := shares(allowed, count, threads)):
             os.sched_setaffinity(0, found[number])
     except (AttributeError, OSError):
         return

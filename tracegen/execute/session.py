@@ -41,6 +41,11 @@ class World:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         return cls(rank, size, int(os.environ.get("LOCAL_RANK", rank)))
 
+    @property
+    def local_size(self) -> int:
+        """The processes of this host; 0 where nobody says."""
+        return self.size if self.address else int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+
 
 def device_of(name: str, local_rank: int) -> Device:
     """The device of a process.
@@ -92,8 +97,8 @@ class Session:
         timeout, how = timedelta(seconds=timeout_s), dict[str, Any]()
         if world.address is not None:
             how["init_method"] = f"tcp://{world.address}"
-            if device_name == "cpu":  # torchrun's processes may be bound, and each otherwise
-                keep_to_own_cores(world.rank, world.size, torch.get_num_threads())
+        if device_name == "cpu" and world.local_rank < world.local_size:
+            keep_to_own_cores(world.local_rank, world.local_size, torch.get_num_threads())
         try:
             dist.init_process_group(
                 backend,
