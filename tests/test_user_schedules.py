@@ -101,7 +101,7 @@ ORDER = MINE.partition("    (stage,)")[0]
         (f"{ORDER}    pass\n", "mine, rank 0: its order is None; return a list of slots"),
         (f"{ORDER}    return 'FB'\n", "mine, rank 0: its order is 'FB'; return a list of slots"),
         (f"{ORDER}    return [1]\n", "mine, rank 0: 1 is no cell; use slots such as stage.F, "),
-        (f"{ORDER}    return [[]]\n", "mine, rank 0: TypeError: unhashable type: 'list'"),
+        (f"{ORDER}    return [[]]\n", "mine, rank 0: a list stands in its order; join lists by +"),
         (
             f"{ORDER}    return [s.W for s in pipe.stages(rank)]\n",
             "mine, rank 0: a W of stage 0 stands where no I is owed one; put it after an I",
@@ -123,6 +123,18 @@ ORDER = MINE.partition("    (stage,)")[0]
         (
             MINE.replace('"none"', '"none", example=(0, 0)'),
             "mine.py, line 5: mine: example = (0, 0); give p and m of 1 or more",
+        ),
+        (
+            MINE.replace('"mine"', '""'),
+            "mine.py, line 5: @schedule has '' for a name; write @schedule(\"NAME\")",
+        ),
+        (
+            MINE.replace('("mine", paper="none")', ""),
+            "mine.py, line 5: @schedule has <function mine at 0x",
+        ),
+        (
+            MINE.replace('"none"', '"none", stages_per_rank="2"'),
+            "mine.py, line 5: mine: '2' stages per rank; give a number, 1 or more",
         ),
     ],
 )

@@ -37,7 +37,11 @@ def number(order: Order) -> Stream:
     Raises:
         BrokenSchedule: if a W stands where no I is owed one, or something else is no cell.
     """
-    return _Numbering(set(order)).stream(order)
+    try:
+        cells = set(order)
+    except TypeError:
+        raise BrokenSchedule("a list stands in its order; join lists by +") from None
+    return _Numbering(cells).stream(order)
 
 
 class _Numbering:

@@ -229,6 +229,11 @@ def schedule(
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[[int, Pipe], Order]], Schedule]:
     """Name an order. `stages_per_rank=None` leaves the number to the user."""
+    if not isinstance(name, str) or not name:
+        raise BrokenSchedule(f'@schedule has {name!r} for a name; write @schedule("NAME")')
+    for v in (stages_per_rank, default_stages_per_rank):
+        if v is not None and (not isinstance(v, int) or v < 1):
+            raise BrokenSchedule(f"{name}: {v!r} stages per rank; give a number, 1 or more")
 
     def wrap(order: Callable[[int, Pipe], Order]) -> Schedule:
         if min(example) < 1:
