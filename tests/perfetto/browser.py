@@ -232,10 +232,13 @@ class PerfettoUi:
 
     @contextlib.contextmanager
     def _page(self, allowed: tuple[str, ...], permissions: tuple[str, ...]) -> Iterator[Any]:
+        from playwright.sync_api import Error
+
         size: Any = {"width": self._width, "height": 900}
         context = self._browser.new_context(viewport=size, service_workers="block")
         context.set_default_timeout(TIMEOUT_MS)
-        context.grant_permissions(list(permissions))
+        with contextlib.suppress(Error):  # a browser that does not know one does not ask for it
+            context.grant_permissions(list(permissions))
         context.route("**/*", lambda route: _gate(route, allowed))
         context.add_init_script(PREPARE)
         try:
