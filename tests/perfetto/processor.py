@@ -1,5 +1,6 @@
 """What Perfetto's trace processor says of a trace file, in a form that tests can compare."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -99,10 +100,9 @@ def track_order(path: Path | str) -> list[str]:
 
 
 def facts(path: Path | str) -> Facts:
-    """All of the above. A file that was asked about before, and is unchanged, is not read again."""
+    """All of the above. What was asked about before, and is unchanged, is not imported again."""
     require_processor()
-    status = Path(path).stat()
-    return _facts(str(path), status.st_mtime_ns, status.st_size)
+    return _facts(str(path), hashlib.sha256(Path(path).read_bytes()).digest())
 
 
 def require_processor() -> None:
@@ -115,7 +115,7 @@ def require_processor() -> None:
 
 
 @lru_cache(maxsize=8)
-def _facts(path: str, _mtime_ns: int, _size: int) -> Facts:
+def _facts(path: str, _content: bytes) -> Facts:
     with open_trace(path) as opened:
         return facts_of(opened)
 
