@@ -128,6 +128,7 @@ def test_an_interrupt_ends_all(tmp_path: Path) -> None:
     seen = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1].splitlines()
+    said = [text for text in said if "take turns" not in text]  # as on one core
     assert said[0] == "executing on cpu, processes: 2"
     assert said[1].startswith("interrupted: rank 0 ")
     assert said[1].endswith("; rank 1 in 1F0")
