@@ -15,7 +15,7 @@ PACKAGE, SCHEDULES = ROOT / "tracegen", ROOT / "schedules"
 
 # Each module or package imports only from those before it, in a function or at the top.
 ORDER = """
-    errors files
+    errors checks files
     ir alike shape found mode repeat deps                what ranks do, and what waits for what
     order numbering schedule registry torch_csv passes compiler   where programs come from
     rates moe_model moe jitter cost_checks times costs   how long it takes

@@ -11,12 +11,12 @@ from tracegen.blocks import block, with_ratio
 from tracegen.costs import Costs
 from tracegen.engine import replay
 from tracegen.errors import CostError
-from tracegen.moe import DEFAULT, MoE
+from tracegen.moe import MoE
 from tracegen.moe_model import Model
 
 
 def test_costs_that_are_not_given_follow_from_the_others():
-    assert DEFAULT.in_force() == {
+    assert MoE().in_force() == {
         "layers": 1,
         "block": "pair",
         "mlp_w": "before",
@@ -45,7 +45,7 @@ def test_pairs_of_texts():
         layers=2, block="dualpipe", comm_sm_share=0.1, attn_f_us=400.0, mlp_f_us=[100.0, 200.0]
     )
     assert MoE.from_pairs(["layers=3"]).layers == 3
-    assert MoE.from_pairs([]) == DEFAULT
+    assert MoE.from_pairs([]) == MoE()
 
 
 def test_costs_as_plain_data_come_back(tmp_path):
@@ -75,7 +75,7 @@ def test_costs_as_plain_data_come_back(tmp_path):
 
 def test_a_stage_may_have_kernels_of_its_own():
     two = tracegen.compile("1f1b", 2, 1, communication=False)
-    line = replay(two, Costs(moe=DEFAULT, stage={1: {"moe": {"mlp_f": 500}}}))
+    line = replay(two, Costs(moe=MoE(), stage={1: {"moe": {"mlp_f": 500}}}))
     # mlp_b and mlp_wgrad of stage 1 follow from its mlp_f.
     assert line.busy_ns == [2_400_000, 2_700_000]
 
@@ -127,12 +127,12 @@ REFUSED = [
         "moe: the model lacks top_k, tokens, bandwidth_GBps, tflops",
     ),
     (
-        lambda: Costs(moe=DEFAULT, f_us=1, fb_us=2),
+        lambda: Costs(moe=MoE(), f_us=1, fb_us=2),
         "f_us, fb_us beside kernel costs (moe): an action lasts what its kernels last; "
         "give one or the other",
     ),
     (
-        lambda: Costs(moe=DEFAULT, stage={1: {"microbatch": {2: {"b_us": 1}}}}),
+        lambda: Costs(moe=MoE(), stage={1: {"microbatch": {2: {"b_us": 1}}}}),
         "stage 1: microbatch 2: b_us beside kernel costs (moe): an action lasts what its "
         "kernels last; give one or the other",
     ),
@@ -141,7 +141,7 @@ REFUSED = [
         "stage 1: moe has kernel costs; give those of all stages too, [moe]",
     ),
     (
-        lambda: Costs(moe=DEFAULT, stage={1: {"moe": {"layers": 2}}}),
+        lambda: Costs(moe=MoE(), stage={1: {"moe": {"layers": 2}}}),
         "stage 1: moe: no cost 'layers'; there are attn_f, disp_f, mlp_f, comb_f, comb_b, "
         "mlp_b, disp_b, attn_b, mlp_wgrad, attn_wgrad",
     ),

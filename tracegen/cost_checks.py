@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tracegen.checks import is_number
 from tracegen.errors import CostError
 from tracegen.rates import check_rate
 
@@ -32,8 +33,12 @@ ANY_KEY = (re.compile(NUMBER), "a number")
 
 
 def check_number(name: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf:
+    """Refuse what is no cost: anything but a finite number, 0 or more.
+
+    Raises:
+        CostError: with the name and the value.
+    """
+    if not is_number(value) or not 0 <= value < math.inf:
         raise CostError(f"{name} = {value!r} is no cost; use a finite number, 0 or more")
     if value > MOST:
         shown = f"{value:g}" if value < FLOAT_MOST else "a number of hundreds of digits"
@@ -41,6 +46,11 @@ def check_number(name: str, value: Any) -> None:
 
 
 def check_bandwidth(name: str, value: Any) -> None:
+    """Refuse what is neither None, for no limit, nor a rate in GB/s above 0.
+
+    Raises:
+        CostError: with the name and the value.
+    """
     if value is None:
         return
     check_number(name, value)
@@ -50,6 +60,11 @@ def check_bandwidth(name: str, value: Any) -> None:
 
 
 def check_noise(sigma: Any, seed: Any) -> None:
+    """Refuse a sigma that is no number from 0 to 10, or a seed that is no whole number.
+
+    Raises:
+        CostError: with the value.
+    """
     check_number("jitter", sigma)
     if sigma > 10:
         raise CostError(f"jitter = {sigma} is beyond any noise; it is a sigma, such as 0.05")
@@ -84,6 +99,11 @@ def check_zero(zero: Any, moe: Any, gathers: bool) -> None:
 
 
 def check_memory(memory: Any) -> None:
+    """Refuse a table of what stages hold that has another key than OF_MEMORY, or no sizes.
+
+    Raises:
+        CostError: naming the key.
+    """
     if not isinstance(memory, Mapping):
         raise CostError("memory is no table; write it as [memory]")
     for key, value in memory.items():
@@ -132,6 +152,16 @@ def check_kernels(moe: Any, whole: list[str], stage: Table, microbatch: Table) -
 
 
 def check_table(where: str, table: Any, allowed: tuple[str, ...]) -> None:
+    """Refuse a table of what differs that is not in its form; `moe` see `check_kernels`.
+
+    Args:
+        where: its name: stage, microbatch, link or rank; `stage 3 microbatch` for one in another.
+        table: by number, or by link, the costs.
+        allowed: the costs that it may have.
+
+    Raises:
+        CostError: naming the entry and the cost.
+    """
     if not isinstance(table, Mapping) or not all(isinstance(e, Mapping) for e in table.values()):
         key = '"0-1"' if where == "link" else "NUMBER"
         raise CostError(f"{where} is no table; write it as [{where.replace(' ', '.')}.{key}]")
@@ -146,7 +176,7 @@ def check_table(where: str, table: Any, allowed: tuple[str, ...]) -> None:
             if key == "microbatch":
                 check_table(f"{here} microbatch", value, OF_MICROBATCH)
             elif key == "moe":
-                continue  # see check_kernels
+                continue
             elif key == "bandwidth_GBps":
                 check_bandwidth(f"{here}: {key}", value)
             elif key == "slowdown" and value == 0:

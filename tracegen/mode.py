@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tracegen.checks import check_count, check_one_of
 from tracegen.errors import CostError
 
 P2P = ("async", "blocking")
@@ -39,12 +40,11 @@ class Mode:
     sync: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("p2p", self.p2p, P2P)
-        _one_of("p2p_order", self.p2p_order, (*P2P_ORDER, None))
-        _one_of("dispatch", self.dispatch, DISPATCH)
-        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
-        if not whole or self.steps < 1:
-            raise CostError(f"steps = {self.steps!r}; use a whole number, 1 or more")
+        check_one_of("p2p", self.p2p, P2P)
+        if self.p2p_order is not None:
+            check_one_of("p2p_order", self.p2p_order, P2P_ORDER)
+        check_one_of("dispatch", self.dispatch, DISPATCH)
+        check_count("steps", self.steps)
         if self.p2p_order is not None and not self.blocking:
             raise CostError(f"p2p_order = {self.p2p_order} is for p2p = blocking; add that")
         if self.blocking and self.dynamic:
@@ -79,9 +79,3 @@ class Mode:
             if key not in known:
                 raise CostError(f"replay: no setting {key!r}; there are {', '.join(known)}")
         return cls(**data)
-
-
-def _one_of(name: str, value: Any, known: tuple[str | None, ...]) -> None:
-    if value not in known:
-        shown = [text for text in known if text is not None]
-        raise CostError(f"{name} = {value!r}; use {', '.join(shown[:-1])} or {shown[-1]}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from tracegen.checks import check_count, check_one_of, is_number
 from tracegen.errors import CostError
 from tracegen.ir import encode
 from tracegen.moe_model import OPTIONAL, Model
@@ -134,13 +135,12 @@ class MoE:
     attn_wgrad_us: Each | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, int) or isinstance(self.layers, bool) or self.layers < 1:
-            raise CostError(f"layers = {self.layers!r}; use a whole number, 1 or more")
+        check_count("layers", self.layers)
         if self.layers > MAX_LAYERS:
             raise CostError(f"layers = {self.layers} of a stage; use {MAX_LAYERS} or fewer")
-        _one_of("block", self.block, tuple(BlockOrder))
-        _one_of("mlp_w", self.mlp_w, MLP_W_WHEN)
-        if not _is_number(self.comm_sm_share) or not 0 <= self.comm_sm_share < 1:
+        check_one_of("block", self.block, tuple(BlockOrder))
+        check_one_of("mlp_w", self.mlp_w, MLP_W_WHEN)
+        if not is_number(self.comm_sm_share) or not 0 <= self.comm_sm_share < 1:
             raise CostError(f"comm_sm_share = {self.comm_sm_share!r}; use 0 or more, less than 1")
         for name in COSTS:
             value = getattr(self, f"{name}_us")
@@ -349,17 +349,12 @@ def _check_keys(data: Mapping[str, Any], known: Sequence[str]) -> None:
             raise CostError(f"no cost {key!r}; there are {', '.join(known)}")
 
 
-def _one_of(name: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
-        raise CostError(f"{name} = {value!r}; use {', '.join(known[:-1])} or {known[-1]}")
-
-
 def _check_each(name: str, value: Any, layers: int) -> None:
     if _is_list(value) and len(value) != layers:
         numbers, there_are = _count(len(value), "number"), _count(layers, "layer")
         raise CostError(f"{name} has {numbers}; there {there_are}")
     for one in value if _is_list(value) else [value]:
-        if not _is_number(one) or not 0 <= one < math.inf:
+        if not is_number(one) or not 0 <= one < math.inf:
             raise CostError(f"{name} = {one!r} is no cost; use a finite number, 0 or more")
         if one > MOST:
             raise CostError(f"{name} is more than any cost; {MOST:g} is the most")
@@ -372,11 +367,3 @@ def _count(number: int, noun: str) -> str:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-# The default of `moe-1f1b-bad-overlap`.
-DEFAULT = MoE()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from tracegen.checks import is_number
 from tracegen.errors import CostError
 from tracegen.rates import check_rate
 
@@ -73,8 +74,7 @@ class Model:
             value = getattr(self, name)
             if value is None and name in OPTIONAL:
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or value <= 0:
+            if not is_number(value) or not math.isfinite(value) or value <= 0:
                 raise CostError(f"{name} = {value!r} is no size; use a finite number above 0")
         for name in ("tflops", "bandwidth_GBps"):
             check_rate(name, getattr(self, name))

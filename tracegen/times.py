@@ -222,7 +222,11 @@ def _in_ns(times: Mapping[str, float | None]) -> tuple[int, int, int, int]:
 def times_at(
     given: Mapping[str, Any], outer: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """f, i, w, fb and r in µs where `given` says something, over `outer`."""
+    """f, i, w, fb and r in µs where `given` says something, over `outer`.
+
+    Raises:
+        CostError: if b, i and w contradict each other.
+    """
 
     def of(name: str) -> float | None:
         value = given.get(name)
@@ -384,6 +388,11 @@ def _boundaries(given: Each, placement: Placement) -> list[float]:
 
 
 def of_each(value: Each | None, stage: int, name: str = "", num_stages: int = 0) -> float | None:
+    """A stage's value of one for all, or of one a stage.
+
+    Raises:
+        CostError: if `num_stages` is given and there are not so many values.
+    """
     if not isinstance(value, Sequence):
         return value
     if num_stages and len(value) != num_stages:

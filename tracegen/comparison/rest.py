@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from tracegen import drawn, metrics
+from tracegen.checks import is_number
 from tracegen.comparison.model import Change, Tolerance, changed, equal
 from tracegen.comparison.steps import Matching
 from tracegen.deps import NOTHING
@@ -112,7 +113,7 @@ def _near(golden: Any, new: Any, tolerance: Tolerance) -> bool:
         return True
     if isinstance(golden, list) and isinstance(new, list) and len(golden) == len(new):
         return all(_near(a, b, tolerance) for a, b in zip(golden, new, strict=True))
-    both = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (golden, new))
+    both = is_number(golden) and is_number(new)
     return both and abs(new - golden) <= tolerance.share * abs(golden)
 
 
