@@ -20,11 +20,11 @@ from tracegen.ir import (
     STAGE_SHIFT,
     SUM_REPLICAS,
     Program,
-    Stream,
 )
 from tracegen.ir import W as WEIGHT
 from tracegen.passes.messages import RECEIVES, is_message, other_end
 from tracegen.repeat import folded
+from tracegen.times import Times
 
 
 def _column() -> array[int]:
@@ -54,15 +54,14 @@ class Columns:
     spans: dict[tuple[int, int, bool], tuple[int, int]] = field(default_factory=dict)
 
 
-def columns(full: FullWork, done: Run, num_steps: int) -> Columns:
+def columns(full: FullWork, done: Run, times: Times, num_steps: int) -> Columns:
     """The columns of a run of `full.work`, whose actions may not all have run."""
-    return _Reading(full, done, num_steps).columns()
+    return _Reading(full, done, times, num_steps).columns()
 
 
 class _Reading:
-    def __init__(self, full: FullWork, done: Run, num_steps: int) -> None:
-        self.full, self.done, self.num_steps = full, done, num_steps
-        self.m = full.program.num_microbatches // num_steps
+    def __init__(self, full: FullWork, done: Run, times: Times, num_steps: int) -> None:
+        self.full, self.done, self.times, self.num_steps = full, done, times, num_steps
         # The number of each action among the compute steps, NOTHING for others.
         self.compute = array("q", [NOTHING]) * len(full.program)
         self.action_of = array("q", [NOTHING]) * len(full.work.duration)
@@ -87,12 +86,7 @@ class _Reading:
             for at in kept:
                 self.compute[offsets[rank] + at] = number
                 number += 1
-            streams.append(
-                Stream(
-                    array("q", [stream.codes[at] for at in kept]),
-                    array("q", [stream.mates[at] for at in kept]),
-                )
-            )
+            streams.append(stream.kept(kept))
         compute = replace(program, ranks=tuple(streams), memo={})
         if all(action == NOTHING for action in stuck):
             compute = folded(compute, self.num_steps)
@@ -153,14 +147,14 @@ class _Reading:
         if is_message(code):
             met, other, bandwidth = self.meeting(action, code, mate)
             peer = self.full.program.rank_of_step(self.full.ends[other])
-            other = self._in_step(other_end(self.full.program, other))
+            other = self.times.in_step(other_end(self.full.program, other))
             other_rank = peer if met > start or end == PENDING else rank
         elif code & KIND_MASK == SUM_REPLICAS and end != PENDING:
             met = done.start[last]
             if (by := done.blocker[last]) != NOTHING:
                 other_rank = self.full.program.rank_of_step(self.action_of[by])
-        code = self._in_step(code)
-        mate = mate if mate == NO_MATE else self._in_step(mate)
+        code = self.times.in_step(code)
+        mate = mate if mate == NO_MATE else self.times.in_step(mate)
         end = NOTHING if end == PENDING else end
         return Held(code, mate, step, before, start, met, end, other, other_rank, peer, bandwidth)
 
@@ -217,9 +211,6 @@ class _Reading:
         found = self.origins.get(job, job)
         self.origins.update(dict.fromkeys(path, found))
         return found
-
-    def _in_step(self, code: int) -> int:
-        return code - ((code >> MICROBATCH_SHIFT) // self.m * self.m << MICROBATCH_SHIFT)
 
     def spans(self, found: dict[tuple[int, int, bool], tuple[int, int]]) -> None:
         """When each result that a message or a link carried left, and when it arrived."""

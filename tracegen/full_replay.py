@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,8 +19,14 @@ from tracegen.ir import (
 )
 from tracegen.memory import peaks
 from tracegen.mode import Mode
-from tracegen.passes.communication import add_communication, without_messages
-from tracegen.passes.messages import add_fused, add_naive, check_messages, has_messages
+from tracegen.passes.communication import add_communication
+from tracegen.passes.messages import (
+    add_fused,
+    add_naive,
+    check_messages,
+    has_messages,
+    without_messages,
+)
 from tracegen.passes.whole_stage import add_zero
 from tracegen.recompute import marked
 from tracegen.repeat import repeat
@@ -58,7 +63,7 @@ def until_it_hangs(
     lowered = prepare(program, times, mode)
     full = full_work.lower(lowered, times, mode.blocking, mode.sync)
     done = run(full.work)
-    found = full_line.columns(full, done, mode.steps)
+    found = full_line.columns(full, done, times, mode.steps)
     line = Timeline(
         found.program,
         costs,
@@ -118,10 +123,10 @@ def _with_zero(program: Program, times: Times, zero: int, mode: Mode) -> Program
 def _what_lasts(stream: Stream, times: Times) -> Stream:
     """The stream without RESHARD, and without UNSHARD and REDUCE_GRAD that cost nothing."""
     whole = (UNSHARD, RESHARD, REDUCE_GRAD)
-    kept = [
-        at
-        for at, code in enumerate(stream.codes)
-        if code & KIND_MASK not in whole or times.whole_stage(code)
-    ]
-    codes = array("q", [stream.codes[at] for at in kept])
-    return Stream(codes, array("q", [stream.mates[at] for at in kept]))
+    return stream.kept(
+        [
+            at
+            for at, code in enumerate(stream.codes)
+            if code & KIND_MASK not in whole or times.whole_stage(code)
+        ]
+    )

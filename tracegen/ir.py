@@ -215,6 +215,11 @@ class Stream(Sequence[Step]):
         """(position, code) of every action, both halves of a pair at one position."""
         return self._halves() if self.has_mates else enumerate(self.codes)
 
+    def kept(self, positions: Sequence[int]) -> Stream:
+        """The steps at these positions alone."""
+        codes, mates = (array("q", [of[at] for at in positions]) for of in (self.codes, self.mates))
+        return Stream(codes, mates)
+
     @property
     def has_mates(self) -> bool:
         """Whether any step is a pair or an exchange."""
@@ -387,12 +392,9 @@ class Program:
         if not self.has_communication:
             return self
         if "compute_only" not in self.memo:
-            compute = self.with_ranks(map(_compute_only, self.ranks))
+            compute = self.with_ranks(
+                stream.kept([at for at, code in enumerate(stream.codes) if code & KIND_MASK <= W])
+                for stream in self.ranks
+            )
             self.memo["compute_only"] = replace(compute, recipe=self.recipe)
         return self.memo["compute_only"]  # type: ignore[no-any-return]
-
-
-def _compute_only(stream: Stream) -> Stream:
-    kept = [at for at, code in enumerate(stream.codes) if code & KIND_MASK <= W]
-    codes, mates = (array("q", [of[at] for at in kept]) for of in (stream.codes, stream.mates))
-    return Stream(codes, mates)

@@ -22,6 +22,7 @@ from tracegen.ir import (
 )
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
+from tracegen.passes.messages import without_messages
 
 
 def add_communication(program: Program) -> Program:
@@ -49,23 +50,6 @@ def add_communication(program: Program) -> Program:
     lowered = program.with_ranks(Stream(codes, mates) for codes, mates in streams)
     lowered.memo["compute_only"] = program.compute_only()
     return lowered
-
-
-def without_messages(program: Program) -> Program:
-    """The same program without SEND and RECV."""
-    messages = (SEND_F, RECV_F, SEND_B, RECV_B)
-    if not program.has_communication:
-        return program
-    return program.with_ranks(
-        Stream(
-            array("q", [c for c in s.codes if c & KIND_MASK not in messages]),
-            array(
-                "q",
-                [m for c, m in zip(s.codes, s.mates, strict=True) if c & KIND_MASK not in messages],
-            ),
-        )
-        for s in program.ranks
-    )
 
 
 def _turns(program: Program, needs: Waits) -> Iterator[tuple[int, int]]:

@@ -24,10 +24,8 @@ from tracegen.ir import (
 )
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
-from tracegen.passes.communication import without_messages
 
 SENDS, RECEIVES = (SEND_F, SEND_B), (RECV_F, RECV_B)
-MESSAGES = (*SENDS, *RECEIVES)
 
 
 def is_message(code: int) -> bool:
@@ -36,7 +34,17 @@ def is_message(code: int) -> bool:
 
 def has_messages(program: Program) -> bool:
     """Whether the program says itself where its SEND and RECV stand."""
-    return any(kind in program.kinds for kind in MESSAGES)
+    return any(map(is_message, program.kinds))
+
+
+def without_messages(program: Program) -> Program:
+    """The same program without SEND and RECV."""
+    if not program.has_communication:
+        return program
+    return program.with_ranks(
+        stream.kept([at for at, code in enumerate(stream.codes) if not is_message(code)])
+        for stream in program.ranks
+    )
 
 
 def other_end(program: Program, code: int) -> int:

@@ -19,15 +19,10 @@ from tracegen.found import Row
 from tracegen.held import Hang, Held
 from tracegen.ir import (
     KIND_MASK,
-    MICROBATCH_SHIFT,
     NO_MATE,
     NUMBER,
-    RECV_B,
     RECV_F,
-    SEND_B,
     SEND_F,
-    STAGE_MASK,
-    STAGE_SHIFT,
     SUM_REPLICAS,
     B,
     F,
@@ -41,7 +36,7 @@ from tracegen.layout import KERNELS, PIPELINE, WAITING
 from tracegen.layout_kernels import STREAM_NAMES, kernel_name
 from tracegen.layout_more import STUCK
 from tracegen.moe import FORWARD, Kernel
-from tracegen.passes.messages import is_message
+from tracegen.passes.messages import SENDS, is_message, other_end
 from tracegen.timeline import Timeline
 
 _SAID = re.compile(r"stage (\d+)(?:, microbatch (\d+))?, op ([A-Z_]+)")
@@ -121,7 +116,6 @@ class _Ends:
 
     def __init__(self, line: Timeline, found: list[list[_Slice]]) -> None:
         self.line, self.times = line, line.costs.times(line.program)
-        self.previous, self.following = line.program.placement.neighbours()
         self.of: dict[int, _Slice] = {}
         self.sums: defaultdict[int, list[_Slice]] = defaultdict(list)
         for one in (one for of_rank in found for one in of_rank):
@@ -151,13 +145,14 @@ class _Ends:
 
     def _met(self, one: _Slice, code: int) -> dict[str, int] | None:
         """When both ends of a message had come, and which was last."""
-        if not is_message(code) or (end := self._other_end(code)) not in self.of:
+        if not is_message(code):
             return None
-        other = self.of[end]
+        end = other_end(self.line.program, code)
+        if (other := self.of.get(end)) is None:
+            return None
         late = other.rank if other.start_ns > one.start_ns else one.rank
         met = max(one.start_ns, other.start_ns)
-        sends = code & KIND_MASK in (SEND_F, SEND_B)
-        link = (one.rank, other.rank) if sends else (other.rank, one.rank)
+        link = (one.rank, other.rank) if code & KIND_MASK in SENDS else (other.rank, one.rank)
         bytes_ns = max(0, one.end_ns - met - self.times.latency(link))
         return {
             "met_ns": met,
@@ -166,13 +161,6 @@ class _Ends:
             "peer": other.rank,
             "bandwidth_ns": bytes_ns,
         }
-
-    def _other_end(self, code: int) -> int:
-        kind, stage = code & KIND_MASK, code >> STAGE_SHIFT & STAGE_MASK
-        ahead = kind in (SEND_F, RECV_B)
-        other = (self.following if ahead else self.previous)[stage]
-        across = {SEND_F: RECV_F, RECV_F: SEND_F, SEND_B: RECV_B, RECV_B: SEND_B}[kind]
-        return NOTHING if other < 0 else encode(other, across, code >> MICROBATCH_SHIFT)
 
 
 def _is_forward(code: int) -> bool:
