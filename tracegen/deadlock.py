@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tracegen.clock import PENDING, Run
 from tracegen.deps import NOTHING, waits
 from tracegen.full_work import FullWork
 from tracegen.held import Hang
 from tracegen.ir import KIND_MASK, NO_MATE, SUM_REPLICAS
 from tracegen.passes.messages import is_message
-from tracegen.passes.validate import where
+from tracegen.passes.validate import deadlock, where
 
 
 def hangs(full: FullWork, done: Run, stuck: list[int]) -> list[Hang]:
@@ -31,26 +33,9 @@ def hangs(full: FullWork, done: Run, stuck: list[int]) -> list[Hang]:
 
 def problems(full: FullWork, done: Run, stuck: list[int]) -> list[str]:
     """The cycle of waiting actions: what a DeadlockError says, a line each."""
-    program, offsets = full.program, full.program.offsets
-    ran = sum(
-        (offsets[rank + 1] if action == NOTHING else action) - offsets[rank]
-        for rank, action in enumerate(stuck)
-    )
-    rank = next(rank for rank, action in enumerate(stuck) if action != NOTHING)
-    seen: dict[int, int] = {}
-    path: list[tuple[int, int]] = []
-    while rank not in seen:
-        seen[rank] = len(path)
-        waited = _waited(full, done, stuck[rank])
-        path.append((stuck[rank], waited))
-        rank = program.rank_of_step(waited)
-    return [
-        f"deadlock after {ran} of {len(program)} actions",
-        *(
-            f"{where(program, action)} waits for {where(program, waited)}"
-            for action, waited in path[seen[rank] :]
-        ),
-    ]
+    ends = full.program.offsets[1:]
+    stuck = [end if action == NOTHING else action for action, end in zip(stuck, ends, strict=True)]
+    return deadlock(full.program, stuck, partial(_waited, full, done))
 
 
 def _waited(full: FullWork, done: Run, action: int) -> int:

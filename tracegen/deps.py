@@ -238,23 +238,24 @@ def blocked(program: Program) -> list[int] | None:
     return None if at == last else at
 
 
-def cycle(program: Program, stuck: list[int]) -> list[tuple[int, int]]:
+def cycle(
+    program: Program, stuck: list[int], waited: Callable[[int], int]
+) -> list[tuple[int, int]]:
     """Steps that wait for each other: (a stuck step, the step it waits for), round the cycle.
 
-    A stuck step waits for a result; the rank that would make it stands at a
-    stuck step of its own. Following that from any rank must come back.
+    A stuck step waits for a step of a rank that stands at a stuck step of its
+    own, or for that one. Following that from any rank must come back.
 
     Args:
         program: the program that cannot finish.
-        stuck: as from `blocked`.
+        stuck: the step that each rank never came past; of a rank that is done, one past its last.
+        waited: of a stuck step, a step that it waits for and that never ends.
     """
-    needs, offsets = waits(program), program.offsets
-    rank = next(r for r in range(program.num_ranks) if stuck[r] < offsets[r + 1])
+    rank = next(r for r, step in enumerate(stuck) if step < program.offsets[r + 1])
     seen: dict[int, int] = {}
     path: list[tuple[int, int]] = []
     while rank not in seen:
         seen[rank] = len(path)
-        waited = next(w for w in needs.of(stuck[rank]) if w >= stuck[program.rank_of_step(w)])
-        path.append((stuck[rank], waited))
-        rank = program.rank_of_step(waited)
+        path.append((stuck[rank], waited(stuck[rank])))
+        rank = program.rank_of_step(path[-1][1])
     return path[seen[rank] :]

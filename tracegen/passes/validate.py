@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, repeat
 from operator import le, lt, rshift
 
@@ -68,6 +68,18 @@ def where(program: Program, step: int) -> str:
     rank = program.rank_of_step(step)
     at = step - program.offsets[rank]
     return f"rank {rank}, action {at}: {program.ranks[rank][at]}"
+
+
+def deadlock(program: Program, stuck: list[int], waited: Callable[[int], int]) -> list[str]:
+    """What a DeadlockError says, a line each; `stuck` and `waited` as of `deps.cycle`."""
+    done = sum(step - start for step, start in zip(stuck, program.offsets, strict=False))
+    return [
+        f"deadlock after {done} of {len(program)} actions",
+        *(
+            f"{where(program, step)} waits for {where(program, other)}"
+            for step, other in cycle(program, stuck, waited)
+        ),
+    ]
 
 
 def _no_pairs(program: Program) -> Iterator[str]:
@@ -217,11 +229,9 @@ def _out_of_order(program: Program) -> Iterator[str]:
 
 
 def _deadlock(program: Program, stuck: list[int]) -> list[str]:
-    done = sum(at - start for at, start in zip(stuck, program.offsets, strict=False))
-    return [
-        f"deadlock after {done} of {len(program)} actions",
-        *(
-            f"{where(program, step)} waits for {where(program, waited)}"
-            for step, waited in cycle(program, stuck)
-        ),
-    ]
+    needs = waits(program)
+
+    def waited(step: int) -> int:
+        return next(w for w in needs.of(step) if w >= stuck[program.rank_of_step(w)])
+
+    return deadlock(program, stuck, waited)
