@@ -37,10 +37,7 @@ from tracegen.passes.messages import SENDS, is_message, neighbour, other_end
 from tracegen.repeat import flat
 from tracegen.tail import replicas
 from tracegen.times import Times
-from tracegen.work import Queued, Work
-
-# A job waited for, and the ns from its end until its result is there.
-Wait = tuple[int, int]
+from tracegen.work import Jobs, Queued, Wait, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +91,11 @@ class _Lowering:
         self.times, self.blocking, self.sync = times, blocking, sync
         self.needs, self.ranks = waits(self.program), program.placement.ranks
         self.previous, self.following = neighbours(self.program)
-        self.duration, self.first_wait = array("q"), array("q", [0])
-        self.wait_on, self.lag = array("q"), array("q")
-        self.first, self.last, self.jobs = self.number()
+        self.jobs = Jobs()
+        self.first, self.last, self.begins = self.number()
         self.ends, self.flights = self.pair_messages()
         self.groups = self.gather_sums()
-        self.barriers = self.first_transfer = self.jobs[-1]
+        self.barriers = self.first_transfer = self.begins[-1]
         if sync:
             self.first_transfer += 2 * self.num_steps
         self.queued, self.carried = Queued(self.first_transfer), list[Carried]()
@@ -159,16 +155,15 @@ class _Lowering:
     def lower(self) -> FullWork:
         for rank in range(self.program.num_ranks):
             self.rank(rank)
-        streams: list[Sequence[int]] = [range(a, b) for a, b in pairwise(self.jobs)]
+        streams: list[Sequence[int]] = [range(a, b) for a, b in pairwise(self.begins)]
         if two := self.times.zero is not None:
             streams = self.two_a_rank()
         if self.sync:
             self.add_barriers()
             streams.append(range(self.barriers, self.first_transfer))
         for moved, occupied in zip(self.carried, self.occupied, strict=True):
-            self.add(occupied, [(self.last[moved.source], 0)])
-        columns = (self.duration, self.first_wait, self.wait_on, self.lag)
-        work = Work(streams, *columns, self.queued)
+            self.jobs.add(occupied, [(self.last[moved.source], 0)])
+        work = self.jobs.work(streams, self.queued)
         actions = (self.program, self.first, self.last)
         return FullWork(work, *actions, self.ends, self.flights, self.carried, two)
 
@@ -184,13 +179,6 @@ class _Lowering:
                 (beside if is_collective(code) else compute)[rank].extend(jobs)
         return [*compute, *beside]
 
-    def add(self, duration: int, waits_for: list[Wait]) -> None:
-        for job, lag in waits_for:
-            self.wait_on.append(job)
-            self.lag.append(lag)
-        self.duration.append(duration)
-        self.first_wait.append(len(self.wait_on))
-
     def rank(self, rank: int) -> None:
         stream, base = self.program.ranks[rank], self.program.offsets[rank]
         before, optimizing, beside = 0, -1, _Beside(self.times.zero is not None)
@@ -205,16 +193,17 @@ class _Lowering:
                 optimizing = step
             held += beside.waits(code, mate, self.last[base + at])
             if is_message(code):
-                self.add(0, held)
-                self.add(0, self.meetings(base + at, code, mate))
+                self.jobs.add(0, held)
+                self.jobs.add(0, self.meetings(base + at, code, mate))
             elif kind == SUM_REPLICAS:
-                self.add(0, held)
+                self.jobs.add(0, held)
                 group = self.groups[step, self.replicas[self.stage(code)][0]]
-                self.add(self.times.whole_stage(code), [(job, 0) for job in group])
+                self.jobs.add(self.times.whole_stage(code), [(job, 0) for job in group])
             elif kind > WEIGHT:
-                self.add(self.times.whole_stage(code), held)
+                self.jobs.add(self.times.whole_stage(code), held)
             else:
-                self.add(self.times.duration(code, mate), held + self.inputs(base + at, code, mate))
+                inputs = self.inputs(base + at, code, mate)
+                self.jobs.add(self.times.duration(code, mate), held, inputs)
 
     def meetings(self, action: int, code: int, mate: int) -> list[Wait]:
         """A transfer's time after both ends have come to a message, or to both of an exchange."""
@@ -265,8 +254,8 @@ class _Lowering:
                 if trailing < size:
                     before[step].append((self.last[end - trailing], 0))
         for step in range(self.num_steps):
-            self.add(0, before[step])
-            self.add(0, after[step])
+            self.jobs.add(0, before[step])
+            self.jobs.add(0, after[step])
 
 
 class _Beside:

@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import KIND_MASK, MICROBATCH_SHIFT, NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.kernels import COMMUNICATION, COMPUTE, Place, Shape, Shapes
 from tracegen.moe import Kernel, MoE
 from tracegen.times import Times
-from tracegen.work import Queued, Sharing, Work
-
-# A job waited for, and the ns from its end until its result is there.
-Wait = tuple[int, int]
+from tracegen.work import Jobs, Queued, Sharing, Wait, Work
 
 
 def _column() -> array[int]:
@@ -76,29 +73,6 @@ class KernelWork:
 def lower(program: Program, moe: MoE, times: Times) -> KernelWork:
     """Every kernel of the program a job, each rank two streams, by DESIGN's section 6."""
     return _Lowering(program, moe, times).lower()
-
-
-class _Jobs:
-    """Jobs in a row, with their waits."""
-
-    def __init__(self) -> None:
-        self.duration, self.first_wait = array("q"), array("q", [0])
-        self.wait_on, self.lag = array("q"), array("q")
-
-    def add(self, duration: int, *waits: list[Wait]) -> None:
-        for some in waits:
-            for job, lag in some:
-                self.wait_on.append(job)
-                self.lag.append(lag)
-        self.duration.append(duration)
-        self.first_wait.append(len(self.wait_on))
-
-    def extend(self, other: _Jobs) -> None:
-        before = len(self.wait_on)
-        self.duration += other.duration
-        self.wait_on += other.wait_on
-        self.lag += other.lag
-        self.first_wait.extend(before + at for at in other.first_wait[1:])
 
 
 class _Numbers:
@@ -156,14 +130,14 @@ class _Lowering:
         assert times.kernels is not None
         self.program, self.moe, self.times, self.tables = program, moe, times, times.kernels
         self.needs, self.ranks = waits(program), program.placement.ranks
-        self.previous, self.following = program.placement.neighbours()
+        self.previous, self.following = neighbours(program)
         self.numbers = _Numbers(program, _shapes(program, moe))
         self.parts = Parts(self.numbers.rows)
-        self.transfers, self.queued = _Jobs(), Queued(self.numbers.first_transfer)
+        self.transfers, self.queued = Jobs(), Queued(self.numbers.first_transfer)
         self.links: dict[tuple[int, int], int] = {}
 
     def lower(self) -> KernelWork:
-        jobs, fences = _Jobs(), _Jobs()
+        jobs, fences = Jobs(), Jobs()
         for rank in range(self.program.num_ranks):
             for row, stream in enumerate(self.streams(rank, fences)):
                 jobs.extend(stream)
@@ -172,20 +146,12 @@ class _Lowering:
         jobs.extend(self.transfers)
         numbers, steps = self.numbers, range(len(self.program))
         forward, gradient = (array("q", [numbers.made(s, half) for s in steps]) for half in (0, 1))
-        work = Work(
-            [*numbers.rows, *numbers.fences],
-            jobs.duration,
-            jobs.first_wait,
-            jobs.wait_on,
-            jobs.lag,
-            self.queued,
-            self.sharing(),
-        )
+        work = jobs.work([*numbers.rows, *numbers.fences], self.queued, self.sharing())
         return KernelWork(work, self.parts, numbers.fences, (forward, gradient), numbers.closed)
 
-    def streams(self, rank: int, fences: _Jobs) -> tuple[_Jobs, _Jobs]:
+    def streams(self, rank: int, fences: Jobs) -> tuple[Jobs, Jobs]:
         """The jobs of a rank's two streams; those of its fences are added to `fences`."""
-        numbers, rows = self.numbers, (_Jobs(), _Jobs())
+        numbers, rows = self.numbers, (Jobs(), Jobs())
         # What the next kernel of each stream waits for beyond its own step's kernels.
         held: list[list[Wait]] = [[], []]
         last = NOTHING  # the rank's last kernel where they run one at a time
@@ -214,7 +180,7 @@ class _Lowering:
         halves: tuple[int, ...],
         held: list[list[Wait]],
         extra: dict[Place, list[Wait]],
-        rows: tuple[_Jobs, _Jobs],
+        rows: tuple[Jobs, Jobs],
     ) -> None:
         """The jobs of one step, added to both streams; what was held is let go."""
         shape, tables, m = self.numbers.shapes[step], self.tables, self.times.num_microbatches

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracegen.collective import Span, common, length
 from tracegen.costs import Costs
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import KIND_MASK, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
 from tracegen.ir import W as WEIGHT
@@ -198,7 +198,7 @@ class Timeline:
         program, needs = self.program, waits(self.program)
         times = self.costs.times(program)
         ranks = program.placement.ranks
-        previous, following = program.placement.neighbours()
+        previous, following = neighbours(program)
         for rank, stream in enumerate(program.ranks):
             base = program.offsets[rank]
             for at, code in stream.halves():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from tracegen.deps import NOTHING, waits
+from tracegen.deps import NOTHING, neighbours, waits
 from tracegen.ir import KIND_MASK, NO_MATE, STAGE_MASK, STAGE_SHIFT, Program
 from tracegen.ir import F as FORWARD
 from tracegen.times import Times
@@ -32,6 +32,40 @@ class Queued:
     first: int
     link: list[int] = field(default_factory=list)
     tie: list[tuple[int, int]] = field(default_factory=list)
+
+
+# A job waited for, and the ns from its end until its result is there.
+Wait = tuple[int, int]
+
+
+class Jobs:
+    """Jobs that are added one by one, with their waits: the columns of Work."""
+
+    def __init__(self) -> None:
+        self.duration, self.first_wait = array("q"), array("q", [0])
+        self.wait_on, self.lag = array("q"), array("q")
+
+    def add(self, duration: int, *waits: list[Wait]) -> None:
+        for some in waits:
+            for job, lag in some:
+                self.wait_on.append(job)
+                self.lag.append(lag)
+        self.duration.append(duration)
+        self.first_wait.append(len(self.wait_on))
+
+    def extend(self, other: Jobs) -> None:
+        before = len(self.wait_on)
+        self.duration += other.duration
+        self.wait_on += other.wait_on
+        self.lag += other.lag
+        self.first_wait.extend(before + at for at in other.first_wait[1:])
+
+    def work(
+        self, streams: Sequence[Sequence[int]], queued: Queued, sharing: Sharing | None = None
+    ) -> Work:
+        """The jobs on their streams and links."""
+        columns = (self.duration, self.first_wait, self.wait_on, self.lag)
+        return Work(streams, *columns, queued, sharing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +156,14 @@ def _lags(program: Program, times: Times) -> tuple[list[int], list[int]]:
             for stage, other in enumerate(neighbour)
         ]
 
-    previous, following = program.placement.neighbours()
+    previous, following = neighbours(program)
     return lags(previous), lags(following)
 
 
 def _with_transfers(program: Program, times: Times) -> Work:
     """As `lower`, with a job for each transfer: slower, and only where a link is limited."""
     needs, steps = waits(program), len(program)
-    previous, following = program.placement.neighbours()
+    previous, following = neighbours(program)
     ranks = program.placement.ranks
     first_wait, wait_on, lag = array("q", [0]), array("q"), array("q")
     duration, moved = array("q"), array("q")
