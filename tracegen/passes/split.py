@@ -1,4 +1,4 @@
-"""Split each full backward into I and W, or merge an I and the W right after it into B."""
+"""Split each full backward into I and W."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ def split_backward(program: Program) -> Program:
     return program.with_ranks(_split(stream) for stream in program.ranks)
 
 
-def merge_backward(program: Program) -> Program:
-    """Every I whose W is the next action of its rank becomes a B, a pair's too."""
-    return program.with_ranks(_merge(stream) for stream in program.ranks)
-
-
 def _split(stream: Stream) -> Stream:
     codes, mates = array("q"), array("q")
     for code, mate in zip(stream.codes, stream.mates, strict=True):
@@ -31,20 +26,4 @@ def _split(stream: Stream) -> Stream:
         as_input, as_weight = whole - FULL + INPUT, whole - FULL + WEIGHT
         codes.extend((as_input if mate == NO_MATE else code, as_weight))
         mates.extend((NO_MATE if mate == NO_MATE else as_input, NO_MATE))
-    return Stream(codes, mates)
-
-
-def _merge(stream: Stream) -> Stream:
-    codes, mates = array("q"), array("q")
-    for code, mate in zip(stream.codes, stream.mates, strict=True):
-        if codes and mate == NO_MATE and code & KIND_MASK == WEIGHT:
-            as_input, as_full = code - WEIGHT + INPUT, code - WEIGHT + FULL
-            if mates[-1] == as_input:
-                mates[-1] = as_full
-                continue
-            if mates[-1] == NO_MATE and codes[-1] == as_input:
-                codes[-1] = as_full
-                continue
-        codes.append(code)
-        mates.append(mate)
     return Stream(codes, mates)

@@ -28,16 +28,16 @@ from tracegen.ir import W as WEIGHT
 ACTIVE_STAGES = 3
 
 
-def add_whole_stage(program: Program, active_stages: int = ACTIVE_STAGES) -> Program:
+def add_whole_stage(program: Program) -> Program:
     """The program with each stage fetched before use, dropped when not among the next, and reduced.
 
-    Before every step the next `active_stages` stages of the rank are there;
+    Before every step the next ACTIVE_STAGES stages of the rank are there;
     what is not among them is dropped. A stage's gradients are reduced right
     after its last B or W: without REDUCE_GRAD torch's runtime leaves out the
     division by the number of microbatches too.
     """
     return program.with_ranks(
-        _with_reduction(_with_shards(stream, active_stages), program) for stream in program.ranks
+        _with_reduction(_with_shards(stream), program) for stream in program.ranks
     )
 
 
@@ -60,7 +60,7 @@ def add_zero(program: Program, level: int) -> Program:
             what = f"it has UNSHARD or RESHARD, which zero = {level} has not; use zero = 3"
             raise ProgramError(program.name, [what])
     elif level == 3:
-        program = program.with_ranks(_with_shards(s, ACTIVE_STAGES) for s in program.ranks)
+        program = program.with_ranks(_with_shards(stream) for stream in program.ranks)
     elif level > 0:
         program = program.with_ranks(_fetched_once(stream) for stream in program.ranks)
     if REDUCE_GRAD in kinds:
@@ -76,7 +76,7 @@ def most_whole(stream: Stream, size: list[float]) -> float:
         size: of each stage's weights.
     """
     now = most = 0.0
-    for code in _with_shards(stream, ACTIVE_STAGES).codes:
+    for code in _with_shards(stream).codes:
         if code & KIND_MASK in (UNSHARD, RESHARD):
             now += size[_stage(code)] if code & KIND_MASK == UNSHARD else -size[_stage(code)]
             most = max(most, now)
@@ -157,11 +157,11 @@ def _stage(code: int) -> int:
 
 
 def _stages(code: int, mate: int) -> list[int]:
-    return [half >> STAGE_SHIFT & STAGE_MASK for half in (code, mate) if half != NO_MATE]
+    return [_stage(half) for half in (code, mate) if half != NO_MATE]
 
 
-def _next_stages(stream: Stream, count: int) -> list[list[int]]:
-    """At each position, the next `count` different stages from there on, nearest first.
+def _next_stages(stream: Stream) -> list[list[int]]:
+    """At each position, the next ACTIVE_STAGES different stages from there on, nearest first.
 
     A pair counts whole, so that there may be one more.
     """
@@ -170,12 +170,12 @@ def _next_stages(stream: Stream, count: int) -> list[list[int]]:
     for at in range(len(stream) - 1, -1, -1):
         here = dict.fromkeys(_stages(stream.codes[at], stream.mates[at]))
         nearest = [(stage, at) for stage in here] + [n for n in nearest if n[0] not in here]
-        reach = nearest[min(count, len(nearest)) - 1][1]
+        reach = nearest[min(ACTIVE_STAGES, len(nearest)) - 1][1]
         found.append([stage for stage, position in nearest if position <= reach])
     return found[::-1]
 
 
-def _with_shards(stream: Stream, active_stages: int) -> Stream:
+def _with_shards(stream: Stream) -> Stream:
     codes, mates = array("q"), array("q")
     active: list[int] = []
 
@@ -183,8 +183,7 @@ def _with_shards(stream: Stream, active_stages: int) -> Stream:
         codes.append(code)
         mates.append(mate)
 
-    wanted_at = _next_stages(stream, active_stages)
-    for code, mate, wanted in zip(stream.codes, stream.mates, wanted_at, strict=True):
+    for code, mate, wanted in zip(stream.codes, stream.mates, _next_stages(stream), strict=True):
         for stage in sorted(set(active) - set(wanted)):
             add(encode(stage, RESHARD, 0))
         for stage in wanted:
@@ -210,7 +209,7 @@ def _with_reduction(stream: Stream, program: Program) -> Stream:
         mates.append(mate)
         for half in (code, mate):
             if half != NO_MATE and half & KIND_MASK in (FULL, WEIGHT):
-                stage = half >> STAGE_SHIFT & STAGE_MASK
+                stage = _stage(half)
                 left[stage] -= 1
                 if left[stage] == 0:
                     codes.append(encode(stage, REDUCE_GRAD, 0))
