@@ -25,11 +25,10 @@ from tracegen.schedule import schedule
 )
 def interleaved_1f1b(rank: int, pipe: Pipe) -> Order:
     R, M, V = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank
-    group = pipe.round_length
     stages = pipe.stages(rank)
-    forwards = [stages[k // group % V].F for k in range(M * V)]
-    backwards = [stages[V - 1 - k // group % V].B for k in range(M * V)]
+    forwards = [stage.F for stage in pipe.in_rounds(stages)]
+    backwards = [stage.B for stage in pipe.in_rounds(stages[::-1])]
 
-    warmup = min((V - 1) * group + 2 * (R - 1 - rank), M * V)
+    warmup = min((V - 1) * pipe.round_length + 2 * (R - 1 - rank), M * V)
     steady = M * V - warmup
     return forwards[:warmup] + alternate(forwards[warmup:], backwards[:steady]) + backwards[steady:]

@@ -39,12 +39,11 @@ def moe_1f1b_bad_overlap(rank: int, pipe: Pipe) -> Order:
 )
 def moe_1f1b_overlap(rank: int, pipe: Pipe) -> Order:
     """Interleaved 1F1B of merged pairs, as Megatron's combined 1F1B."""
-    R, M, V = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank
-    group = pipe.round_length
     stages = pipe.stages(rank)
-    forwards = [stages[k // group % V].F for k in range(M * V)]
-    backwards = [stages[V - 1 - k // group % V].B for k in range(M * V)]
-    return paired(forwards, backwards, warmup=(V - 1) * group + 2 * (R - 1 - rank) + 1)
+    forwards = [stage.F for stage in pipe.in_rounds(stages)]
+    backwards = [stage.B for stage in pipe.in_rounds(stages[::-1])]
+    warmup = (len(stages) - 1) * pipe.round_length + 2 * (pipe.num_ranks - 1 - rank) + 1
+    return paired(forwards, backwards, warmup)
 
 
 def paired(forwards: list[Slot], backwards: list[Slot], warmup: int) -> Order:

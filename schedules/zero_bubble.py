@@ -42,12 +42,11 @@ def zb_h2(rank: int, pipe: Pipe) -> Order:
 )
 def interleaved_zb(rank: int, pipe: Pipe) -> Order:
     """ZB-H1 over the rounds of interleaved 1F1B, as torch's ScheduleInterleavedZeroBubble."""
-    R, M, V = pipe.num_ranks, pipe.num_microbatches, pipe.stages_per_rank
-    group = pipe.round_length
     stages = pipe.stages(rank)
-    forwards = [stages[k // group % V].F for k in range(M * V)]
-    inputs = [stages[V - 1 - k // group % V].I for k in range(M * V)]
-    return with_late_weights(forwards, inputs, warmup=(V - 1) * group + R - 1 - rank, late=rank)
+    forwards = [stage.F for stage in pipe.in_rounds(stages)]
+    inputs = [stage.I for stage in pipe.in_rounds(stages[::-1])]
+    warmup = (len(stages) - 1) * pipe.round_length + pipe.num_ranks - 1 - rank
+    return with_late_weights(forwards, inputs, warmup, late=rank)
 
 
 def with_late_weights(forwards: list[Slot], inputs: list[Slot], warmup: int, late: int) -> Order:

@@ -287,6 +287,11 @@ class Pipe(NamedTuple):
         require(M % rounds == 0, "m is a multiple of the number of rounds, max(1, m div p)")
         return M // rounds
 
+    def in_rounds(self, stages: Sequence[Stage]) -> list[Stage]:
+        """The stage of each slot where a round runs through one of the stages after another."""
+        once = [stage for stage in stages for _ in range(self.round_length)]
+        return once * (self.num_microbatches // self.round_length)
+
     def stages(self, rank: int) -> list[Stage]:
         """The rank's stages, in the order of the forward, or of the chains."""
         chain_of, placement = self.placement.chain_of_stages(), self.placement
