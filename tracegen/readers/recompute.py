@@ -47,12 +47,7 @@ def _join(thread: Thread, joined: list[int]) -> None:
         thread.start[at + 1], thread.waited[at + 1] = thread.start[at], thread.waited[at]
     gone = set(joined)
     kept = [at for at in range(len(thread.start)) if at not in gone]
-    for name in ("start", "end", "code", "mate", "rank"):
-        column = getattr(thread, name)
-        setattr(thread, name, array("q", [column[at] for at in kept]))
-    for name in ("names", "waited", "about"):
-        column = getattr(thread, name)
-        setattr(thread, name, [column[at] for at in kept])
+    thread.keep(kept)
     thread.resumed = {until[at]: place for place, at in enumerate(kept) if at in until}
 
 

@@ -56,13 +56,7 @@ def sort(gather: Gather) -> None:
         if _disjoint(thread.start, thread.end):
             continue
         start, end = thread.start, thread.end
-        order = sorted(range(len(start)), key=lambda at: (start[at], -end[at]))
-        for name in ("start", "end", "code", "mate", "rank"):
-            column = getattr(thread, name)
-            setattr(thread, name, array("q", [column[at] for at in order]))
-        thread.names = [thread.names[at] for at in order]
-        thread.waited = [thread.waited[at] for at in order]
-        thread.about = [thread.about[at] for at in order]
+        thread.keep(sorted(range(len(start)), key=lambda at: (start[at], -end[at])))
         _report_crossings(gather, thread)
 
 

@@ -1,4 +1,4 @@
-"""Slices by thread and the ends of flows, as the events of a trace give them (data, no logic)."""
+"""Slices by thread and the ends of flows, as the events of a trace give them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ class Thread:
     about: list[str] = field(default_factory=list)
     resumed: dict[int, int] = field(default_factory=dict)
     steps: array[int] = field(default_factory=lambda: array("q"))
+
+    def keep(self, places: list[int]) -> None:
+        """Keep the slices at these places alone, in this order; their `steps` come later."""
+        for name in ("start", "end", "code", "mate", "rank"):
+            column = getattr(self, name)
+            setattr(self, name, array("q", [column[at] for at in places]))
+        for name in ("names", "waited", "about"):
+            column = getattr(self, name)
+            setattr(self, name, [column[at] for at in places])
 
 
 @dataclass(frozen=True, slots=True)
