@@ -12,7 +12,7 @@ from tracegen.analysis.normalise import Source
 from tracegen.costs import Costs
 from tracegen.deps import NOTHING
 from tracegen.errors import TracegenError
-from tracegen.ir import Program
+from tracegen.ir import Placement, Program
 from tracegen.memory import peak_bytes
 from tracegen.timeline import Timeline, as_number
 
@@ -88,11 +88,23 @@ def compiled(size: Size) -> Program:
     Raises:
         ScheduleError: if the schedule is not defined for it.
     """
+    return compiler.compile(size.schedule, size.p, size.m, _own_v(size), communication=False)
+
+
+def placement_of(size: Size) -> Placement:
+    """The placement of a size's program.
+
+    Raises:
+        ScheduleError: if the schedule is not defined for it.
+    """
+    return registry.find(size.schedule).pipe(size.p, size.m, _own_v(size)).placement
+
+
+def _own_v(size: Size) -> int | None:
     found = registry.find(size.schedule)
-    v = None if found.stages_per_rank is not None else size.v
     if size.pipes is not None and found.crosses(size.p, size.pipes):
-        v = size.pipes
-    return compiler.compile(size.schedule, size.p, size.m, v, communication=False)
+        return size.pipes
+    return None if found.stages_per_rank is not None else size.v
 
 
 def measured(size: Size, source: Source, program: Program | None = None) -> Figures | Impossible:

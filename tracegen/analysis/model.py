@@ -62,7 +62,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracegen.analysis import split
-from tracegen.analysis.normalise import chain_length
+from tracegen.analysis.normalise import chain_length, parts_of_ranks
 from tracegen.cost_checks import check_zero
 from tracegen.costs import Costs
 from tracegen.errors import CostError
@@ -186,14 +186,15 @@ class Model:
         h, ends = self.hidden, 1 if self.vocab else 0
         return 12 * h * h + 13 * h, ends * (self.vocab + self.seq) * h, self.vocab * h
 
-    def stages(self, count: int) -> tuple[int, ...]:
-        """The layers of each of so many stages.
+    def stages(self, placement: Placement) -> tuple[int, ...]:
+        """The layers of each stage of a chain.
 
         Raises:
             CostError: if the split is for another number of stages, or there are too few layers.
         """
         layer, head = sum(self.layer_us()), 3 * self._us(self.head_flops())
-        return split.split(self.split, self.layers, count, layer, 0.0, head)
+        count, parts = chain_length(placement), parts_of_ranks(placement)
+        return split.split(self.split, self.layers, count, layer, 0.0, head, parts)
 
     def layer_us(self) -> tuple[float, float, float, float]:
         """F, I, W and the recomputation of a layer in us, with tensor parallelism's communication.
@@ -213,7 +214,7 @@ class Model:
 
     def traffic(self, placement: Placement, num_microbatches: int) -> dict[str, float]:
         """The bytes that the busiest device moves in a step, by what they are for: out alone."""
-        counts = self.stages(chain_length(placement))
+        counts = self.stages(placement)
         every = list(counts) * len(placement.chains)
         weights = self._by_stage(counts, *self.parameters()) * len(placement.chains)
         chains = len(placement.chains)
@@ -238,7 +239,7 @@ class Model:
         Raises:
             CostError: if the model cannot be cut into so many stages.
         """
-        counts, chains = self.stages(chain_length(placement)), len(placement.chains)
+        counts, chains = self.stages(placement), len(placement.chains)
         ends = [0.0] * (len(counts) - 1) + [self._us(self.head_flops())]
         times: dict[str, Any] = {
             name: [count * us + end for count, end in zip(counts, ends, strict=True)] * chains

@@ -47,6 +47,20 @@ def chain_length(placement: Placement) -> int:
     return len(placement.chains[0])
 
 
+def parts_of_ranks(placement: Placement) -> tuple[tuple[int, ...], ...]:
+    """Which of the stages of a chain each rank has, once for ranks that have the same.
+
+    Nothing where that leaves a stage in two places: two ranks share it and not others.
+    """
+    held: list[list[int]] = [[] for _ in range(max(placement.ranks) + 1)]
+    for chain in placement.chains:
+        for at, stage in enumerate(chain):
+            held[placement.ranks[stage]].append(at)
+    parts = tuple(dict.fromkeys(tuple(sorted(of_rank)) for of_rank in held))
+    apart = sum(map(len, parts)) == chain_length(placement)
+    return parts if apart else ()
+
+
 @dataclass(frozen=True, slots=True)
 class PerStage:
     """The same costs for a stage of any schedule, however long: a way out of one model."""

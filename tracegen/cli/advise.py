@@ -208,7 +208,7 @@ def _print_more(out: Console, advice: Advice, limit: Limit, base: Base) -> None:
 
 def _print_model(out: Console, row: Figures, base: Base) -> None:
     """The least microbatch, and what the links carry: which of them are to be the widest."""
-    from tracegen.analysis.measure import Size, compiled
+    from tracegen.analysis.measure import Size, placement_of
     from tracegen.analysis.model import Model
 
     model = base.given
@@ -223,7 +223,7 @@ def _print_model(out: Console, row: Figures, base: Base) -> None:
         text = f"at {at} a microbatch needs {least} or more sequences to keep the device computing"
         text += f"; it has {model.microbatch_size}" if model.microbatch_size < least else ""
     out.print(text, soft_wrap=True)
-    placement = compiled(Size(row.schedule, row.p, row.m, row.v)).placement
+    placement = placement_of(Size(row.schedule, row.p, row.m, row.v))
     moved = model.traffic(placement, row.m)
     parts = [f"{name} {size / 1e9:.2f} GB" for name, size in moved.items() if size]
     if len(parts) > 1:

@@ -166,20 +166,30 @@ def footnote(base: Base) -> str:
 
 
 def layers_of(base: Base, rows: Iterable[Figures]) -> dict[str, Any]:
-    """A model's layers of each stage, by how many stages a row has; nothing without a model."""
+    """A model's layers of each stage, by schedule and v; nothing without a model."""
+    from tracegen.analysis.measure import Size, placement_of
     from tracegen.analysis.model import Model
 
     model = base.given
     if not isinstance(model, Model):
         return {}
-    return {"layers": {count: model.stages(count) for count in sorted({r.stages for r in rows})}}
+    found: dict[str, dict[int, tuple[int, ...]]] = {}
+    for row in rows:
+        placement = placement_of(Size(row.schedule, row.p, row.m, row.v))
+        found.setdefault(row.schedule, {})[row.v] = model.stages(placement)
+    return {"layers": found}
 
 
 def print_layers(out: Console, base: Base, rows: Iterable[Figures]) -> None:
-    """A line for each number of stages whose layers are not the same everywhere."""
-    for count, layers in layers_of(base, rows).get("layers", {}).items():
-        if len(set(layers)) > 1:
-            out.print(f"layers of {count} stages: {','.join(map(str, layers))}", soft_wrap=True)
+    """A line for each split whose stages have not all the same layers."""
+    splits: dict[tuple[int, ...], list[str]] = {}
+    for name, of_v in layers_of(base, rows).get("layers", {}).items():
+        for v, layers in of_v.items():
+            if len(set(layers)) > 1:
+                splits.setdefault(layers, []).append(f"{name} (v={v})")
+    for layers, names in splits.items():
+        text = f"layers of the stages of {', '.join(names)}: {','.join(map(str, layers))}"
+        out.print(text, soft_wrap=True)
 
 
 def _free(base: Base) -> Iterator[str]:
