@@ -16,6 +16,7 @@ import tracegen
 from tracegen import drawn, memory, metrics
 from tracegen.cli import main
 from tracegen.costs import Costs
+from tracegen.drawn import held
 from tracegen.engine import replay
 from tracegen.errors import CostError
 from tracegen.ir import Program
@@ -234,3 +235,11 @@ def test_memory_has_a_counter(tmp_path: Path) -> None:
     tracegen.write(line, tmp_path / "trace.json")
     read = tracegen.read(tmp_path / "trace.json")
     assert [series.name for series in drawn.counters(read)] == names
+
+
+def test_a_counter_of_bytes_says_so_whichever_way_they_are_given() -> None:
+    program = tracegen.compile("1f1b", 2, 4, communication=False)
+    by_stage = {str(stage): {"activation_bytes": 10} for stage in range(2)}
+    for costs in (Costs(activation_bytes=10), Costs(stage=by_stage)):
+        series = held(tracegen.replay(program, costs), 0)
+        assert (series.key, max(series.values)) == ("bytes", 20)

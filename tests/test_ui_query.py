@@ -322,7 +322,7 @@ def running_shell(shell: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with subprocess.Popen([shell, "--http-port", str(port)]) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while time.monotonic() < deadline:
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:

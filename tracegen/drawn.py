@@ -99,7 +99,7 @@ def _limit(line: Timeline) -> list[Series]:
 
 def held(line: Timeline, rank: int) -> Series:
     """What a rank holds: a sample wherever it changes, in activations, or bytes where known."""
-    unit = "activations" if line.costs.activation_bytes is None else "bytes"
+    unit = "bytes" if line.costs.in_bytes else "activations"
     samples = list(metrics.activations(line, rank))
     name = rank_name(rank, line.program.num_ranks)
     return Series(name, unit, [ns for ns, _ in samples], [value for _, value in samples])
