@@ -54,7 +54,9 @@ class Team:
             pipe.send((function, args))
         said = []
         for rank, pipe in enumerate(self.pipes):
-            assert pipe.poll(LIMIT_S), f"process {rank} does not answer"
+            ready = connection.wait([pipe, *(p.sentinel for p in self.processes)], LIMIT_S)
+            gone = [number for number, p in enumerate(self.processes) if not p.is_alive()]
+            assert pipe in ready, f"process {rank} does not answer; those gone: {gone}"
             said.append(pipe.recv())
         for good, value in said:
             assert good, value
