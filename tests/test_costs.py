@@ -191,8 +191,8 @@ def test_costs_survive_being_written_down() -> None:
         ({"link": {"3": {}}}, "link '3': expected <from rank>-<to rank>, such as 0-1"),
         (
             {"microbatch": {1: {"alpha_us": 3}}},
-            "microbatch 1: no cost 'alpha_us'; there are f_us, b_us, i_us, w_us, fb_us, r_us, "
-            "scale",
+            "microbatch 1: no cost 'alpha_us'; there are f_us, b_us, i_us, w_us, split_us, "
+            "fb_us, r_us, scale",
         ),
         (
             {"stage": {1: {"f_us": -1}}},
@@ -285,3 +285,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CostError) as error:
         Costs.from_toml(path)
     assert str(error.value).startswith(f"{path}: it is not TOML: 'utf-8' codec can't decode")
+
+
+def test_what_splitting_costs_is_on_top_of_w_where_a_backward_is_split() -> None:
+    """ZB-H1's W lasts w + split, and 1F1B's B as before: i + w."""
+    costs = Costs(f_us=1, i_us=2, w_us=3, stage={1: {"split_us": 0.5}})
+    for name, expected in (("1f1b", {"F": 1, "B": 5}), ("zb-h1", {"F": 1, "I": 2, "W": 3.5})):
+        line = tracegen.replay(tracegen.compile(name, 2, 4, communication=False), costs)
+        steps = zip(line.program.ranks[1], line.start_ns[line.program.offsets[1] :], strict=False)
+        ends = line.end_ns[line.program.offsets[1] :]
+        lasts = {
+            (str(action)[1], (end - start) / 1000)
+            for (action, start), end in zip(steps, ends, strict=True)
+        }
+        assert lasts == set(expected.items())
+
+
+def test_a_part_of_a_stage_has_its_part_of_what_splitting_costs() -> None:
+    from tracegen.analysis.normalise import OneModel
+
+    source = OneModel(Costs(f_us=2, i_us=2, w_us=2, split_us=1.0), 4)
+    assert source.costs(tracegen.compile("zbv", 4, 8).placement).split_us == 0.5

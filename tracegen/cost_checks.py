@@ -11,7 +11,7 @@ from tracegen.checks import is_number
 from tracegen.errors import CostError
 from tracegen.rates import check_rate
 
-TIMES = ("f_us", "b_us", "i_us", "w_us", "fb_us", "r_us")
+TIMES = ("f_us", "b_us", "i_us", "w_us", "split_us", "fb_us", "r_us")
 WHOLE_STAGE = ("grad_sync_us", "replica_sync_us", "optimizer_us", "unshard_us")
 ZERO = (0, 1, 2, 3)
 OF_STAGE = (*TIMES, *WHOLE_STAGE, "activation_bytes", "microbatch", "moe")

@@ -44,6 +44,8 @@ class Costs:
         f_us, b_us, i_us, w_us: one stage's forward, full backward, and the halves of
             the latter for the input and the weight, in µs; b = i + w, and b alone means
             i = w = b/2. 1000 each of f, i and w unless given. A number, or one a stage.
+        split_us: what splitting a stage's backward costs, in µs; 0 unless given. I and W then
+            last i + w + split: W lasts w + split.
         fb_us: an overlapped pair, in µs, by the stage of its forward; unless given, the
             sum of its halves.
         r_us: a stage's recomputation of what its forward did not keep, in µs; 0 unless given. It
@@ -110,6 +112,7 @@ class Costs:
     r_us: Each | None = None
     zero: int | None = None
     unshard_us: Each = 0.0
+    split_us: Each | None = None
 
     def __post_init__(self) -> None:
         for name in (*TIMES, *WHOLE_STAGE, "boundary_bytes", "activation_bytes"):
@@ -156,7 +159,7 @@ class Costs:
 
     def in_force(self) -> dict[str, Any]:
         """Every cost, defaults spelt out, as plain data that `from_dict` takes."""
-        quiet = ("jitter", "seed", "r_us", *WHOLE_STAGE)  # 0 goes without saying
+        quiet = ("jitter", "seed", "r_us", "split_us", *WHOLE_STAGE)  # 0 goes without saying
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         data = {name: value for name, value in data.items() if name not in quiet or value}
         if self.zero is None:

@@ -205,6 +205,7 @@ DEFAULTS: dict[str, float | None] = {
     "f_us": DEFAULT_US,
     "i_us": DEFAULT_US,
     "w_us": DEFAULT_US,
+    "split_us": 0.0,
     "fb_us": None,
     "r_us": 0.0,
 }
@@ -215,14 +216,15 @@ def _ns(us: float) -> int:
 
 
 def _in_ns(times: Mapping[str, float | None]) -> tuple[int, int, int, int]:
-    f, i, w, r = (_ns(times[name] or 0.0) for name in ("f_us", "i_us", "w_us", "r_us"))
-    return f, r + i + w, r + i, w
+    names = ("f_us", "i_us", "w_us", "split_us", "r_us")
+    f, i, w, split, r = (_ns(times[name] or 0.0) for name in names)
+    return f, r + i + w, r + i, w + split
 
 
 def times_at(
     given: Mapping[str, Any], outer: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """f, i, w, fb and r in µs where `given` says something, over `outer`.
+    """f, i, w, split, fb and r in µs where `given` says something, over `outer`.
 
     Raises:
         CostError: if b, i and w contradict each other.
@@ -246,7 +248,8 @@ def times_at(
     else:
         i, w = (rest, w) if i is None else (i, rest)
     scale = given.get("scale", 1.0)
-    times = {"f_us": of("f_us"), "i_us": i, "w_us": w, "fb_us": of("fb_us"), "r_us": of("r_us")}
+    times = {"i_us": i, "w_us": w}
+    times |= {name: of(name) for name in ("f_us", "split_us", "fb_us", "r_us")}
     return {name: None if us is None else us * scale for name, us in times.items()}
 
 

@@ -25,7 +25,7 @@ COST = {
     FORWARD: ("f_us",),
     FULL: ("i_us", "w_us", "r_us"),
     INPUT: ("i_us", "r_us"),
-    WEIGHT: ("w_us",),
+    WEIGHT: ("w_us", "split_us"),
 }
 # The kinds whose costs are those of a kind too: a full backward is an input and a weight gradient.
 SAME = {FULL: (INPUT, WEIGHT), INPUT: (FULL,), WEIGHT: (FULL,)}

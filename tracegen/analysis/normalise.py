@@ -132,7 +132,7 @@ class OneModel:
         found: dict[str, Any] = {"stage": {}}
         if given.moe is None:
             rows = [_times(given, stage, ranks, division) for stage in range(division)]
-            for name in ("f_us", "i_us", "w_us", "fb_us", "r_us"):
+            for name in ("f_us", "i_us", "w_us", "split_us", "fb_us", "r_us"):
                 column = [us for row in rows if (us := row[name]) is not None]
                 if column:
                     found[name] = _plain(regroup(column, n) * chains)
@@ -214,7 +214,7 @@ def _scaled(value: Any, stage: int, ranks: int, division: int) -> Any:
 
 
 def _times(costs: Costs, stage: int, ranks: int, division: int) -> dict[str, float | None]:
-    """f, i, w, r and fb of one slice of the model; fb of none or of all."""
+    """f, i, w, split, r and fb of one slice of the model; fb of none or of all."""
     base = {name: _scaled(getattr(costs, name), stage, ranks, division) for name in TIMES}
     outer = {name: _part(us, ranks, division) for name, us in DEFAULTS.items()}
     times = times_at(of_number(costs.stage, stage), times_at(base, outer))

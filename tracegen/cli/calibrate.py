@@ -70,6 +70,8 @@ def text(found: Calibration, costs: Costs, program: Program) -> str:
     ]
     if found.costs.gap_ns:
         lines.append("# Each with what a rank spends after it before its next action.")
+    if any("split_us" in entry for entry in costs.stage.values()):
+        lines.append("# B lasts b, I lasts i, W lasts b - i + split.")
     given = costs.given()
     stages = given.pop("stage", {})
     if found.boundary_bytes:

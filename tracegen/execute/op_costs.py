@@ -5,10 +5,7 @@ the microbatches of a step, which a median over skewed times lies below, and of
 those means the median over the steps, which one slow step does not move.
 
 A full backward, and a pair, are ops of their own here: splitting a backward
-costs something, so B is not I + W. Costs say b = i + w of a stage, so for a
-program that has both on one stage the microbatches that do the rarer are given
-theirs by number. Where a program has full backwards alone, i and w share out what B
-takes as they do when they are measured.
+costs something, so B is not I + W: `split_us` is the difference.
 """
 
 from __future__ import annotations
@@ -122,7 +119,7 @@ class OpCosts:
 
         Args:
             program: whose stages they are for.
-            singles: whether microbatches that do another op than most have costs of their own.
+            singles: whether microbatches that pair otherwise than most have costs of their own.
         """
         table: dict[str | int, dict[str, Any]] = {
             stage: self._of_stage(program, stage, singles) for stage in range(program.num_stages)
@@ -136,33 +133,38 @@ class OpCosts:
         )
 
     def _of_stage(self, program: Program, stage: int, singles: bool) -> dict[str, Any]:
-        """A stage's own costs, and those of the microbatches that do another op than most."""
-        actions = list(_of_stage(program, stage))
-        full = [c >> MICROBATCH_SHIFT for c, _ in actions if c & KIND_MASK == FULL]
-        split = any(c & KIND_MASK == INPUT for c, _ in actions)
+        """A stage's own costs, and those of the microbatches that pair otherwise than most."""
         pairs = {
             code >> MICROBATCH_SHIFT: PAIR[mate & KIND_MASK]
-            for code, mate in actions
+            for code, mate in _of_stage(program, stage)
             if mate != NO_MATE
         }
-        entry: dict[str, Any] = {}
+        entry: dict[str, Any] = self._backward(stage)
         single: dict[int, dict[str, Any]] = defaultdict(dict)
         self._put(entry, "f_us", FORWARD, stage)
-        if split:
-            self._put(entry, "i_us", INPUT, stage)
-            self._put(entry, "w_us", WEIGHT, stage)
-            for microbatch in full:
-                self._put(single[microbatch], "b_us", FULL, stage)
-        else:
-            self._put(entry, "b_us", FULL, stage)
-            if (share := self._share_of_input(stage)) is not None and "b_us" in entry:
-                entry["i_us"] = round(share * entry["b_us"], 3)
         usual = Counter(pairs.values()).most_common(1)
         for microbatch, pair in pairs.items():
             of = entry if pair == usual[0][0] else single[microbatch]
             self._put(of, "fb_us", pair, stage)
         if singles and any(single.values()):
             entry["microbatch"] = {str(mb): own for mb, own in sorted(single.items()) if own}
+        return entry
+
+    def _backward(self, stage: int) -> dict[str, Any]:
+        """What B, I and W of a stage take: all three where all were measured."""
+        entry: dict[str, Any] = {}
+        full, halves = (FULL, stage) in self.ns, {(INPUT, stage), (WEIGHT, stage)} <= self.ns.keys()
+        if full or not halves:
+            self._put(entry, "b_us", FULL, stage)
+        if halves or "b_us" not in entry:
+            self._put(entry, "i_us", INPUT, stage)
+            self._put(entry, "w_us", WEIGHT, stage)
+        if full and halves:
+            b, both = entry["b_us"], entry["i_us"] + entry.pop("w_us")
+            if both > b:
+                entry |= {"i_us": min(entry["i_us"], b), "split_us": round(both - b, 3)}
+            elif both:  # by chance: splitting saves nothing
+                entry["i_us"] = round(entry["i_us"] * b / both, 3)
         return entry
 
     def _put(self, entry: dict[str, Any], name: str, kind: int, stage: int) -> None:
@@ -173,11 +175,6 @@ class OpCosts:
         """The ns that a rank spends after an op; after one that never went on at once, the mean."""
         own = self.gap_ns.get((kind, stage))
         return round(fmean(self.gap_ns.values())) if own is None and self.gap_ns else own or 0
-
-    def _share_of_input(self, stage: int) -> float | None:
-        """I / (I + W) of a stage, where both were measured."""
-        i, w = self.ns.get((INPUT, stage)), self.ns.get((WEIGHT, stage))
-        return None if i is None or not w else i / (i + w)
 
     def split_ratio(self, stage: int) -> float | None:
         """(I + W) / B of a stage, where all three were measured."""
