@@ -306,3 +306,11 @@ def test_a_part_of_a_stage_has_its_part_of_what_splitting_costs() -> None:
 
     source = OneModel(Costs(f_us=2, i_us=2, w_us=2, split_us=1.0), 4)
     assert source.costs(tracegen.compile("zbv", 4, 8).placement).split_us == 0.5
+
+
+def test_splitting_may_save_something_but_not_more_than_w() -> None:
+    saves = Costs(f_us=1, i_us=2, w_us=3, split_us=-1)
+    line = tracegen.replay(tracegen.compile("zb-h1", 1, 1, communication=False), saves)
+    assert line.makespan_ns == 5000
+    with pytest.raises(CostError, match=r"^split_us = -4 is more than w_us = 3 can save"):
+        tracegen.replay(line.program, Costs(f_us=1, i_us=2, w_us=3, split_us=-4))

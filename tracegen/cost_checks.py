@@ -33,11 +33,13 @@ ANY_KEY = (re.compile(NUMBER), "a number")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is no cost: anything but a finite number, 0 or more.
+    """Refuse what is no cost: anything but a finite number, 0 or more; `split_us` may be less.
 
     Raises:
         CostError: with the name and the value.
     """
+    if is_number(value) and name.endswith("split_us"):
+        value = abs(value)
     if not is_number(value) or not 0 <= value < math.inf:
         raise CostError(f"{name} = {value!r} is no cost; use a finite number, 0 or more")
     if value > MOST:

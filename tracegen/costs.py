@@ -45,7 +45,7 @@ class Costs:
             the latter for the input and the weight, in µs; b = i + w, and b alone means
             i = w = b/2. 1000 each of f, i and w unless given. A number, or one a stage.
         split_us: what splitting a stage's backward costs, in µs; 0 unless given. I and W then
-            last i + w + split: W lasts w + split.
+            last i + w + split: W lasts w + split. Less than 0 where it saves something.
         fb_us: an overlapped pair, in µs, by the stage of its forward; unless given, the
             sum of its halves.
         r_us: a stage's recomputation of what its forward did not keep, in µs; 0 unless given. It

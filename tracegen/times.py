@@ -247,6 +247,8 @@ def times_at(
         raise CostError(f"b_us = {b} is less than its half {half} = {b - rest}; b = i + w")
     else:
         i, w = (rest, w) if i is None else (i, rest)
+    if (split := of("split_us") or 0.0) < 0 and w is not None and w + split < -1e-6:
+        raise CostError(f"split_us = {split} is more than w_us = {w} can save")
     scale = given.get("scale", 1.0)
     times = {"i_us": i, "w_us": w}
     times |= {name: of(name) for name in ("f_us", "split_us", "fb_us", "r_us")}

@@ -23,7 +23,7 @@ FASTER = 0.5  # twice as fast
 NAMES = {FORWARD: "forward", FULL: "backward", INPUT: "input gradient", WEIGHT: "weight gradient"}
 COST = {
     FORWARD: ("f_us",),
-    FULL: ("i_us", "w_us", "r_us"),
+    FULL: ("i_us", "w_us", "split_us", "r_us"),
     INPUT: ("i_us", "r_us"),
     WEIGHT: ("w_us", "split_us"),
 }

@@ -161,10 +161,7 @@ class OpCosts:
             self._put(entry, "w_us", WEIGHT, stage)
         if full and halves:
             b, both = entry["b_us"], entry["i_us"] + entry.pop("w_us")
-            if both > b:
-                entry |= {"i_us": min(entry["i_us"], b), "split_us": round(both - b, 3)}
-            elif both:  # by chance: splitting saves nothing
-                entry["i_us"] = round(entry["i_us"] * b / both, 3)
+            entry |= {"i_us": min(entry["i_us"], b), "split_us": round(both - b, 3)}
         return entry
 
     def _put(self, entry: dict[str, Any], name: str, kind: int, stage: int) -> None:
