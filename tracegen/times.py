@@ -201,14 +201,8 @@ class Times(NamedTuple):
         )
 
 
-DEFAULTS: dict[str, float | None] = {
-    "f_us": DEFAULT_US,
-    "i_us": DEFAULT_US,
-    "w_us": DEFAULT_US,
-    "split_us": 0.0,
-    "fb_us": None,
-    "r_us": 0.0,
-}
+DEFAULTS: dict[str, float | None] = dict.fromkeys(("f_us", "i_us", "w_us"), DEFAULT_US)
+DEFAULTS |= {"split_us": 0.0, "fb_us": None, "r_us": 0.0}
 
 
 def _ns(us: float) -> int:
@@ -218,7 +212,7 @@ def _ns(us: float) -> int:
 def _in_ns(times: Mapping[str, float | None]) -> tuple[int, int, int, int]:
     names = ("f_us", "i_us", "w_us", "split_us", "r_us")
     f, i, w, split, r = (_ns(times[name] or 0.0) for name in names)
-    return f, r + i + w, r + i, w + split
+    return f, r + i + w, r + i, max(0, w + split)
 
 
 def times_at(
