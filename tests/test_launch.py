@@ -332,6 +332,24 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["metadata"]["p"] == 2
 
 
+def test_a_process_of_torchruns_does_not_wait_for_pythons_own_end(tmp_path: Path) -> None:
+    """There torch's threads may abort it, and torchrun then ends the rank that still writes."""
+    stages = Path(STAGES).read_text()
+    (tmp_path / "model.py").write_text(f"{stages}\nimport atexit\n\natexit.register(os.abort)\n")
+    args = ["-s", "1f1b", "-p", "2", "-m", "4", "--execute", "-o", "out.json", "-q"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        + ["-m", "tracegen", "run", *args, "--model", "model.py:sound", *QUICK],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONG_S,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["metadata"]["p"] == 2
+
+
 @pytest.mark.nightly
 def test_under_torchrun_those_that_are_left_tell_which_rank_was_killed(tmp_path: Path) -> None:
     args = ["-s", "1f1b", "-p", "2", "-m", "2", "--execute", "-o", "out.json"]

@@ -159,8 +159,16 @@ def execute(
 
         check_target(target)
     found = _measured(lowered, asked, quiet)
-    if found is None:  # one of torchrun's processes, but not the first
-        return
+    if found is not None:  # None in all of torchrun's processes but the first
+        _tell(found, target, as_json, quiet)
+    from tracegen.execute import launch
+
+    if launch.under_torchrun():
+        launch.leave()
+
+
+def _tell(found: Measurement, target: str | None, as_json: bool, quiet: bool) -> None:
+    """Write the trace, and say what was measured."""
     if target is not None:
         from tracegen.emit import write
 

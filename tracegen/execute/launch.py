@@ -10,6 +10,7 @@ import multiprocessing as mp
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegen.errors import ExecuteError
 from tracegen.execute.options import Options, slices
@@ -285,6 +286,17 @@ def _ended(code: int | None) -> str:
         except ValueError:
             return f"killed by signal {-code}"
     return f"ended with exit code {code}"
+
+
+def leave() -> NoReturn:
+    """End this process, one of torchrun's, with exit code 0.
+
+    At Python's own end threads of torch's may still run, and then the process aborts now and
+    again: torchrun takes that for a failure and ends the others, which may still write.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def under_torchrun() -> bool:
